@@ -1,0 +1,1 @@
+"""Grids that come with fairssl, as TOML."""

@@ -1,0 +1,74 @@
+"""The only door for plugin authors. Names are loaded when first used, so that torch-free plugins stay so."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairssl.packs import ImageFiles, pack
+    from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
+    from fairssl.plugin import Dataset, PluginConfig, metric
+    from fairssl.types import (
+        Batch,
+        Card,
+        Context,
+        DataFacts,
+        Defaults,
+        Method,
+        Outcome,
+        Progress,
+        Split,
+        Splits,
+        Stream,
+        Terms,
+        Undefined,
+        UserError,
+        Value,
+        silent,
+    )
+
+_FROM = {
+    "fairssl.packs": ("ImageFiles", "pack"),
+    "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
+    "fairssl.plugin": ("Dataset", "PluginConfig", "metric"),
+    "fairssl.types": (
+        "Batch Card Context DataFacts Defaults Method Outcome Progress Split Splits Stream Terms Undefined UserError Value silent"
+    ).split(),
+}
+_WHERE = {name: module for module, names in _FROM.items() for name in names}
+
+__all__ = [
+    "Batch",
+    "Card",
+    "Context",
+    "DataFacts",
+    "Dataset",
+    "Defaults",
+    "Encoder",
+    "Head",
+    "HeadConfig",
+    "ImageFiles",
+    "Method",
+    "Objective",
+    "Outcome",
+    "Part",
+    "PluginConfig",
+    "Progress",
+    "Split",
+    "Splits",
+    "Stream",
+    "Terms",
+    "Undefined",
+    "UserError",
+    "Value",
+    "metric",
+    "pack",
+    "silent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"fairssl.api has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

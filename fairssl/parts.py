@@ -1,0 +1,104 @@
+"""What a plugin derives from: Part (Objective, Head), Encoder, Dataset, metric. Authors import them from `fairssl.api`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fairssl.plugin import PluginConfig
+from fairssl.types import Batch, Context, Stream, Terms
+
+
+class HeadConfig(PluginConfig):
+    """A head's parameters. `weight` multiplies its primal terms; 0 drops the head altogether."""
+
+    weight: float = 1.0
+
+
+class Part(nn.Module):
+    """One piece of a method. It says what it looks at; the loop withholds the rest.
+
+    Everything the future of a run depends on is a parameter or a buffer, so that it is in the state dict.
+    """
+
+    name: ClassVar[str]  # the file's name, set by the registry
+    version: ClassVar[int] = 1  # raise it when results change
+    capturable: ClassVar[bool] = True  # False: the step runs eagerly
+    sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group"
+    streams: ClassVar[frozenset[Stream]] = frozenset({"all"})
+    n_views: ClassVar[int] = 2
+
+    class Config(PluginConfig):
+        pass
+
+    def __init__(self, config: Any, ctx: Context) -> None:
+        super().__init__()
+        self.config = config
+
+    def prepare(self, data: Any, gen: torch.Generator) -> None:
+        """A stage before the first epoch; default none. `data` is the training Split, labels withheld as declared."""
+
+    def views(self, batch: Batch, gen: torch.Generator) -> Batch:
+        """Change a batch before it is encoded; default unchanged."""
+        return batch
+
+    def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
+        """The part's terms for one step, all at the old parameters."""
+        raise NotImplementedError
+
+    def after_step(self, encoder: nn.Module, progress: Tensor) -> None:
+        """Called after both optimisers; `progress` is a 0-d tensor, steps done / steps in all."""
+
+    def dual_parameters(self) -> Iterable[nn.Parameter]:
+        """The parameters that maximise what the rest minimises; default none."""
+        return ()
+
+
+class Objective(Part):
+    """The part a method cannot do without. It owns what lies between the backbone and the loss."""
+
+    def represent(self, h: Tensor) -> Tensor:
+        """(B, D) backbone feature -> (B, F) representation: what the probe, the adversary and an eraser see."""
+        return h
+
+    def project(self, f: Tensor) -> Tensor:
+        """(B, F) -> (B, P) contrastive vector, not normalised."""
+        return f
+
+    def scores(self, f: Tensor) -> Tensor | None:
+        """(N, F) -> (N,) probability of y = 1; None: the linear probe scores."""
+        return None
+
+
+class Head(Part):
+    """A part that an objective can be combined with. Its Config has `weight`."""
+
+    class Config(HeadConfig):
+        pass
+
+    def fit(self, embeddings: Any) -> Callable[[Tensor], Tensor] | None:
+        """After training: a transform of (N, F) features fitted on the training embeddings; None for most."""
+        return None
+
+
+class Encoder(nn.Module):
+    """A backbone from random weights. `dim` is D; forward maps (B, C, H, W) to (B, D)."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    dim: int
+
+    class Config(PluginConfig):
+        pass
+
+    def __init__(self, config: Any, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.config = config
+
+    @classmethod
+    def accepts(cls, name: str) -> Mapping[str, Any] | None:
+        """Parameters that make this plugin build the encoder a user calls `name`, where no file has that name; else None."""
+        return None

@@ -1,0 +1,96 @@
+"""The torch-free contracts: how a configuration behaves, what a dataset is, what a metric is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, Value, silent
+
+
+class PluginConfig(BaseModel):
+    """Base of every plugin's parameters: frozen, nothing unknown accepted. Give each field a default and its unit in a comment.
+
+    Every default is part of a run's key.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
+
+    def params(self) -> dict[str, Any]:
+        """Every parameter, defaults written in, as JSON values."""
+        return self.model_dump(mode="json")
+
+
+class Dataset:
+    """A source of images with a binary target and a sensitive attribute.
+
+    `root` is the folder, or zip, that the user pointed at; None for embedded data. Splits must not depend on the run's
+    seed, only on `split_seed`, and are disjoint by content.
+    """
+
+    name: ClassVar[str]  # the file's name, set by the registry
+    version: ClassVar[int] = 1  # raise it when images, labels or splits change
+    card: ClassVar[Card]
+
+    class Config(PluginConfig):
+        pass
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def inspect(self, root: Path | None) -> DataFacts:
+        """Find the data and fingerprint its content, decoding nothing. Missing or empty: `UserError` with what to do."""
+        raise NotImplementedError
+
+    def load(
+        self,
+        root: Path | None,
+        target: str,
+        attribute: str,
+        image_size: int,
+        split_seed: int = 0,
+        progress: Progress = silent,
+    ) -> Splits:
+        """The three splits at `image_size` pixels. `target` and `attribute` are names from the card."""
+        raise NotImplementedError
+
+
+class Metric(Protocol):
+    """A metric as the registry gives it: a function of an `Outcome` with what a table must know of it."""
+
+    name: str  # the file's name
+    symbol: str  # the column, and the key in JSON
+    better: Literal["higher", "lower"]
+    percent: bool  # printed x 100
+    headline: bool  # one of the nine columns of the paper's tables
+    order: int  # place among the columns
+    version: int
+
+    def __call__(self, outcome: Outcome, /) -> Value: ...
+
+
+F = TypeVar("F", bound=Callable[[Outcome], Value])
+
+
+def metric(
+    symbol: str,
+    *,
+    better: Literal["higher", "lower"],
+    percent: bool = False,
+    headline: bool = False,
+    order: int = 100,
+    version: int = 1,
+) -> Callable[[F], F]:
+    """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`."""
+
+    def mark(function: F) -> F:
+        vars(function).update(
+            symbol=symbol, better=better, percent=percent, headline=headline, order=order, version=version
+        )
+        return function
+
+    return mark

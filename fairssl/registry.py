@@ -1,0 +1,212 @@
+"""Where plugins are found: one file, one name, six kinds.
+
+A package offers plugins by the entry point group `fairssl.plugins`; the value names an import package with a
+sub-package per kind (`objectives/`, `heads/`, ...). A file `vicreg.py` there is the plugin `vicreg`. Names are read
+from the file system, so that listing imports nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fairssl.types import KINDS, UserError
+
+T = TypeVar("T")
+GROUP = "fairssl.plugins"
+
+
+class UnknownName(UserError):
+    """A name that no plugin has; says what is near and what exists."""
+
+
+class BrokenPlugin(UserError):
+    """A plugin's file that does not import; says why."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a plugin lies: the distribution that offers it, its module, its file."""
+
+    package: str
+    module: str
+    path: Path
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'? known: a, b, c` for error messages."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    return f"{hint} known: {', '.join(names)}" if names else f"{hint} known: none"
+
+
+@cache
+def _packages() -> tuple[tuple[str, str, tuple[Path, ...]], ...]:
+    """(distribution, import package, its folders) of everybody who offers plugins, none of them imported."""
+    found = {}
+    for point in entry_points(group=GROUP):
+        dist = point.dist.name if point.dist is not None else point.name
+        module = importlib.util.find_spec(point.value)
+        folders = tuple(Path(p) for p in (module.submodule_search_locations or ())) if module else ()
+        found[dist, point.value] = folders
+    return tuple((dist, package, folders) for (dist, package), folders in sorted(found.items()))
+
+
+class Registry(Generic[T]):
+    """The plugins of one kind. `pick` takes the one public object out of an imported plugin module."""
+
+    def __init__(self, kind: str, pick: Callable[[Any, str], T]):
+        self.kind = kind
+        self._pick = pick
+        self._loaded: dict[str, T] = {}
+
+    @property
+    def one(self) -> str:
+        """The kind in singular, for messages."""
+        return self.kind.removesuffix("s")
+
+    def offers(self) -> dict[str, list[Location]]:
+        """name -> everyone who offers it. Reads folder listings only."""
+        found: dict[str, list[Location]] = {}
+        for dist, package, folders in _packages():
+            for folder in folders:
+                for path in sorted((folder / self.kind).glob("[!_]*.py")):
+                    module = f"{package}.{self.kind}.{path.stem}"
+                    found.setdefault(path.stem, []).append(Location(dist, module, path))
+        return found
+
+    def where(self) -> dict[str, str]:
+        """name -> module, importing none. A name offered twice appears as `package:name` for each."""
+        names = {}
+        for name, places in sorted(self.offers().items()):
+            for place in places:
+                names[name if len(places) == 1 else f"{place.package}:{name}"] = place.module
+        return names
+
+    def locate(self, name: str) -> Location:
+        package, _, short = name.rpartition(":")
+        places = [p for p in self.offers().get(short, []) if not package or p.package == package]
+        if not places:
+            raise UnknownName(f"unknown {self.one} {name!r}{near(name, self.where())}")
+        if len(places) > 1:
+            ways = " or ".join(f"{p.package}:{short}" for p in places)
+            owners = " and ".join(f"{p.package} ({p.module})" for p in places)
+            raise UserError(f"{self.one} {short!r} is offered by {owners}; write {ways}")
+        return places[0]
+
+    def get(self, name: str) -> T:
+        """Import that one plugin. Unknown name: `UnknownName` with what is near; broken file: `BrokenPlugin` with the cause."""
+        place = self.locate(name)
+        if place.module not in self._loaded:
+            try:
+                module = importlib.import_module(place.module)
+            except Exception as error:  # a plugin author's file may fail in any way; the cause is passed on
+                cause = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise BrokenPlugin(f"{self.one} {name!r} does not import: {cause} ({place.path})") from error
+            self._loaded[place.module] = self._pick(module, place.path.stem)
+        return self._loaded[place.module]
+
+    def build(self, name: str, params: Mapping[str, Any], **runtime: Any) -> Any:
+        """The plugin's object made from its validated config. Unknown key: the known ones are named."""
+        part: Any = self.get(name)
+        return part(configure(part, name, params), **runtime)
+
+    def summary(self, name: str) -> str:
+        """First line of the plugin's docstring, read without importing it."""
+        try:
+            tree = ast.parse(self.locate(name).path.read_text(encoding="utf-8"))
+        except SyntaxError as error:
+            return f"broken: {error}"
+        text = ast.get_docstring(tree) or ""
+        return text.splitlines()[0] if text else ""
+
+
+def configure(part: Any, name: str, params: Mapping[str, Any]) -> Any:
+    """`part.Config(**params)` with errors a user can act on: unknown keys named with the near ones, wrong values shown."""
+    import pydantic
+
+    config = part.Config
+    aliases: Mapping[str, str] = getattr(config, "aliases", {})
+    values: dict[str, Any] = {}
+    for key, value in params.items():
+        real = aliases.get(key, key)
+        if real not in config.model_fields:
+            raise UserError(f"{name} has no parameter {key!r}{near(key, [*config.model_fields, *aliases])}")
+        if real in values:
+            raise UserError(f"{name}.{real} is set twice (as {key!r} too); set it once")
+        values[real] = value
+    try:
+        return config(**values)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in (name, *first["loc"]))
+        raise UserError(f"{where}: {first['msg']}, got {first['input']!r}") from error
+
+
+def pick_class(base: str) -> Callable[[Any, str], Any]:
+    """The one class of a module that derives from the api's class named `base` and is defined there."""
+
+    def pick(module: Any, name: str) -> Any:
+        from fairssl import api
+
+        wanted = getattr(api, base)
+        found = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, wanted)
+            and value.__module__ == module.__name__
+            and not value.__name__.startswith("_")
+        ]
+        if len(found) != 1:
+            names = ", ".join(c.__name__ for c in found) or "none"
+            raise BrokenPlugin(f"{module.__name__} must define exactly one public {base} class, found {names}")
+        found[0].name = name
+        return found[0]
+
+    return pick
+
+
+def _pick_method(module: Any, name: str) -> Any:
+    from fairssl.types import Method
+
+    method = getattr(module, "METHOD", None)
+    if not isinstance(method, Method):
+        raise BrokenPlugin(f"{module.__name__} must define METHOD = Method(...)")
+    return method
+
+
+def _pick_metric(module: Any, name: str) -> Any:
+    found = [v for v in vars(module).values() if hasattr(v, "symbol") and getattr(v, "__module__", "") == module.__name__]
+    if len(found) != 1:
+        raise BrokenPlugin(f"{module.__name__} must define exactly one function under @metric, found {len(found)}")
+    found[0].name = name
+    return found[0]
+
+
+methods: Registry[Any] = Registry("methods", _pick_method)
+objectives: Registry[Any] = Registry("objectives", pick_class("Objective"))
+heads: Registry[Any] = Registry("heads", pick_class("Head"))
+encoders: Registry[Any] = Registry("encoders", pick_class("Encoder"))
+datasets: Registry[Any] = Registry("datasets", pick_class("Dataset"))
+metrics: Registry[Any] = Registry("metrics", _pick_metric)
+
+registries: dict[str, Registry[Any]] = {r.kind: r for r in (methods, objectives, heads, encoders, datasets, metrics)}
+assert tuple(registries) == KINDS
+
+
+def by_kind(kind: str) -> Registry[Any]:
+    """The registry of a kind written in singular or plural."""
+    for name, registry in registries.items():
+        if kind in (name, name.removesuffix("s")):
+            return registry
+    raise UserError(f"unknown kind {kind!r}{near(kind, KINDS)}")

@@ -1,0 +1,223 @@
+"""Values that the stages of a run hand to each other. Data only; imports neither torch nor a plugin.
+
+Shape letters, everywhere in fairssl:
+N examples, B batch, V views, C channels, H and W pixels, D backbone width, F feature width,
+P projection width, K target classes, G groups (values of the sensitive attribute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+
+KINDS = ("methods", "objectives", "heads", "encoders", "datasets", "metrics")
+Stream = Literal["all", "annotated"]
+Sampler = Literal["shuffle", "group_balanced", "cell_balanced"]
+ProbeKind = Literal["linear", "own", "annotated_head"]
+
+
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it, out of how much
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
+
+
+class UserError(ValueError):
+    """A mistake of the user's: the message is one line with the thing, its value and the way out."""
+
+
+# --------------------------------------------------------------------------- data
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a dataset.
+
+    `images` uint8 (N, C, H, W); `target` int64 (N,) in 0..K-1; `group` int64 (N,) in 0..G-1, -1 unknown;
+    `ids` N short strings that name each example for ever, wherever the data lies.
+    """
+
+    images: np.ndarray
+    target: np.ndarray
+    group: np.ndarray
+    ids: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Train, validation and test of one (dataset, target, attribute), disjoint; plus what a reader should know."""
+
+    train: Split
+    val: Split
+    test: Split
+    groups: tuple[str, ...]  # label of each group code, in order
+    notes: tuple[str, ...] = ()  # said once per bench and kept in the record: skipped names, infeasible counts, ...
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a dataset's card sets where the user leaves a flag out."""
+
+    target: str
+    attribute: str
+    image_size: int  # pixels, square
+    batch_size: int
+    epochs: int
+    encoder: str = "resnet18"
+    annotated: float = 0.05  # share of the training images whose group may be seen
+    seeds: int = 4
+    preset: str = "paper"
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a user must know about a dataset before using it, as data."""
+
+    title: str
+    licence: str
+    source: str
+    citation: str
+    targets: tuple[str, ...]
+    attributes: Mapping[str, tuple[str, ...]]  # attribute -> the label of each group code, in order
+    defaults: Defaults
+    positive: Mapping[str, str] = field(default_factory=dict)  # target -> what y = 1 means
+    embedded: bool = False  # needs no files
+    obtain: str = ""  # what to download, from where, and where to put it
+    train_depends_on: frozenset[str] = frozenset()  # of "target", "attribute": what moves the training split
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a dataset finds at a root without decoding it. `fingerprint` is a hash of content, never of a path."""
+
+    fingerprint: str
+    n_images: int
+    max_image_size: int | None  # pixels of the shorter stored side; None: any size can be drawn
+    notes: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------- training
+
+
+@dataclass
+class Batch:
+    """One stream's batch as the parts see it.
+
+    `views` V x (B, C, h, w), augmented and normalised; `index` (B,) positions in the training split;
+    `target`, `group` (B,) int64, None unless the part declares them in `sees`.
+    `f` V x (B, F) is `objective.represent(encoder(view))`: what the probe, the adversary and an eraser see.
+    `z` V x (B, P) is `objective.project(f)`, computed when first asked for and shared by all parts.
+    """
+
+    views: list[Tensor]
+    index: Tensor
+    target: Tensor | None = None
+    group: Tensor | None = None
+    f: list[Tensor] = field(default_factory=list)
+    project: Callable[[Tensor], Tensor] | None = None
+
+    @cached_property
+    def z(self) -> list[Tensor]:
+        if self.project is None:
+            raise RuntimeError("a batch has no projection before the encoder has run")
+        import torch
+
+        return list(self.project(torch.cat(self.f)).chunk(len(self.f)))
+
+
+@dataclass
+class Terms:
+    """What one part adds to a step, as 0-d tensors, each a loss to minimise.
+
+    `primal` moves everything but the dual parameters, `dual` moves the dual parameters alone; `log` is only written down.
+    """
+
+    primal: dict[str, Tensor] = field(default_factory=dict)
+    dual: dict[str, Tensor] = field(default_factory=dict)
+    log: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part may know when it is built."""
+
+    encoder: nn.Module  # copy it if you need a second one; do not keep it
+    feature_dim: int  # D
+    image_shape: tuple[int, int, int]  # C, H, W
+    n_train: int
+    n_annotated: int
+    n_targets: int
+    n_groups: int
+    n_steps: int
+
+
+# --------------------------------------------------------------------------- methods, as pure data
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composition with a name: one objective and any number of heads, and what the paper's first table says of it.
+
+    `heads` maps a head's name to the parameters that differ from its defaults (`weight` among them).
+    """
+
+    summary: str
+    paper: str
+    objective: str
+    heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)  # of the objective
+    train: Mapping[str, Any] = field(default_factory=dict)  # of the training loop, where it differs
+    sampler: Sampler = "shuffle"
+    probe: ProbeKind = "linear"
+    aliases: tuple[str, ...] = ()
+    adversarial: bool = False
+    contrastive: bool = False
+    target: Literal["none", "annotated", "all"] = "none"
+    group: Literal["none", "annotated", "all"] = "none"
+    generator: bool = False
+    theory: bool = False
+    notes: str = ""  # where our reading differs, and the paper's search space
+
+
+# --------------------------------------------------------------------------- evaluation
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions to be judged: `score` float64 (N,) in [0, 1], the probability of y = 1; `target` int64 (N,) of 0 and 1;
+    `group` int64 (N,) in 0..G-1; `groups` the label of each code, of which some may have no example."""
+
+    score: np.ndarray
+    target: np.ndarray
+    group: np.ndarray
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """In place of a number that does not exist. Never 0, never NaN, never left out."""
+
+    reason: str
+
+
+Value = float | Undefined
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A trained encoder with everything the probe needs. `history` has one mapping per epoch, losses as floats."""
+
+    encoder: nn.Module
+    objective: nn.Module
+    heads: Mapping[str, nn.Module]
+    history: Sequence[Mapping[str, float]]
