@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Context,
         DataFacts,
         Defaults,
+        Embeddings,
         Method,
         Outcome,
         Progress,
@@ -33,7 +34,7 @@ _FROM = {
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.plugin": ("Dataset", "PluginConfig", "metric"),
     "fairssl.types": (
-        "Batch Card Context DataFacts Defaults Method Outcome Progress Split Splits Stream Terms Undefined UserError Value silent"
+        "Batch Card Context DataFacts Defaults Embeddings Method Outcome Progress Split Splits Stream Terms Undefined UserError Value silent"
     ).split(),
 }
 _WHERE = {name: module for module, names in _FROM.items() for name in names}
@@ -45,6 +46,7 @@ __all__ = [
     "DataFacts",
     "Dataset",
     "Defaults",
+    "Embeddings",
     "Encoder",
     "Head",
     "HeadConfig",

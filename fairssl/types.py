@@ -214,10 +214,10 @@ Value = float | Undefined
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """A trained encoder with everything the probe needs. `history` has one mapping per epoch, losses as floats."""
+class Embeddings:
+    """The training split after training, for `Head.fit`: `f` (N, F) float32; `target` (N,); `group` (N,), -1 outside the
+    annotated subset."""
 
-    encoder: nn.Module
-    objective: nn.Module
-    heads: Mapping[str, nn.Module]
-    history: Sequence[Mapping[str, float]]
+    f: Tensor
+    target: np.ndarray
+    group: Tensor

@@ -1,0 +1,403 @@
+"""The straight line: spec -> data -> pretrain -> embed -> probe -> metrics -> record. No stage calls back."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairssl import registry
+from fairssl.plugin import Dataset
+from fairssl.registry import configure, near
+from fairssl.spec import (
+    DataSpec,
+    ProbeConfig,
+    RunSpec,
+    TrainConfig,
+    check_set,
+    encoder_spec,
+    method_spec,
+    metric_versions,
+    parse_method,
+    parse_set,
+)
+from fairssl.types import DataFacts, Embeddings, Outcome, Progress, Split, Splits, UserError, Value, silent
+
+if TYPE_CHECKING:
+    import torch
+
+    from fairssl.probe import Scorer
+    from fairssl.train import Trainer
+
+PRESETS = ("smoke", "quick", "paper")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked of `fairssl bench`; None: as the dataset's card says."""
+
+    methods: Sequence[str] = ("simclr", "sogclr", "sofclr")
+    datasets: Sequence[str] = ("synthfaces",)
+    attributes: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    seeds: int | None = None
+    encoder: str | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    image_size: int | None = None
+    batch_size: int | None = None
+    annotated: float | None = None
+    assignments: Sequence[str] = ()
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid: the name the user gave its method, and its spec."""
+
+    label: str
+    spec: RunSpec
+
+
+@dataclass
+class Plan:
+    """The grid resolved: every cell, and where each dataset lies. `absent`: datasets that are not on this machine."""
+
+    cells: list[Cell]
+    roots: dict[str, Path | None]
+    notes: list[str] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
+
+    def pretrainings(self) -> dict[str, list[Cell]]:
+        """pretrain key -> the cells that share it, in the grid's order."""
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(cell.spec.pretrain_key, []).append(cell)
+        return found
+
+
+# --------------------------------------------------------------------------- resolve
+
+
+def resolve(request: Request, allow_absent: bool = False) -> Plan:
+    """Check everything the user wrote, then find the data, then write down every run. Reads no image.
+
+    With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.
+    """
+    values = parse_set(request.assignments)
+    _check_numbers(request)
+    methods = {text: parse_method(text) for text in request.methods}
+    check_set(values, list(methods.values()))
+    if request.preset is not None and request.preset not in PRESETS:
+        raise UserError(f"unknown --preset {request.preset!r}{near(request.preset, PRESETS)}")
+    specs = {text: method_spec(text, values) for text in methods}
+    sources = {name: _dataset(name, values.get("data", {})) for name in request.datasets}
+    asked = [(name, *pair) for name in sources for pair in _pairs(request, name, sources[name])]
+
+    plan = Plan(cells=[], roots={})
+    facts: dict[str, DataFacts | None] = {}
+    for name, source in sources.items():
+        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent)
+    encoders: dict[str, Any] = {}
+    for name, target, attribute in asked:
+        source, card, fact = sources[name], sources[name].card, facts[name]
+        preset = request.preset or card.defaults.preset
+        encoder = request.encoder or card.defaults.encoder
+        if encoder not in encoders:
+            encoders[encoder] = encoder_spec(encoder, values.get("encoder", {}))
+        data = DataSpec(
+            dataset=name,
+            version=source.version,
+            params=source.config.params(),
+            fingerprint=fact.fingerprint if fact else None,
+            image_size=_image_size(request, name, card, preset, fact),
+            target=target,
+            attribute=attribute,
+        )
+        for text, method in specs.items():
+            train = _train(request, card, preset, methods[text].train, values.get("train", {}))
+            for seed in range(request.seeds if request.seeds is not None else card.defaults.seeds):
+                spec = RunSpec(
+                    method=method,
+                    data=data,
+                    annotated=card.defaults.annotated if request.annotated is None else request.annotated,
+                    encoder=encoders[encoder],
+                    train=train,
+                    probe=configure(_Named(ProbeConfig), "probe", values.get("probe", {})),
+                    metrics=metric_versions(),
+                    seed=seed,
+                )
+                plan.cells.append(Cell(text, spec))
+    return plan
+
+
+def _check_numbers(request: Request) -> None:
+    for flag, value, low in (
+        ("--seeds", request.seeds, 1),
+        ("--epochs", request.epochs, 1),
+        ("--image-size", request.image_size, 8),
+        ("--batch-size", request.batch_size, 2),
+    ):
+        if value is not None and value < low:
+            raise UserError(f"{flag} {value}: must be at least {low}")
+    if request.annotated is not None and not 0 < request.annotated <= 1:
+        raise UserError(f"--annotated {request.annotated}: must be a share in (0, 1], as in --annotated 0.05")
+    for flag, names in (
+        ("--method", request.methods),
+        ("--dataset", request.datasets),
+        ("--attr", request.attributes),
+        ("--target", request.targets),
+    ):
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
+        if twice:
+            raise UserError(f"{flag} names {twice[0]!r} twice; name it once")
+
+
+def _dataset(name: str, params: Mapping[str, Any]) -> Dataset:
+    return registry.datasets.build(name, params)
+
+
+def _pairs(request: Request, name: str, source: Dataset) -> list[tuple[str, str]]:
+    """(target, attribute) of every grid cell for one dataset, checked against its card."""
+    card = source.card
+    targets = list(request.targets) or [card.defaults.target]
+    attributes = list(request.attributes) or [card.defaults.attribute]
+    for flag, asked, known in (("--target", targets, card.targets), ("--attr", attributes, card.attributes)):
+        for value in asked:
+            if value not in known:
+                word = "target" if flag == "--target" else "attribute"
+                raise UserError(f"{flag} {value!r}: {name} has no such {word}{near(value, known)}")
+    pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
+    if not pairs:
+        raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
+    return pairs
+
+
+def _find(source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool) -> tuple[Path | None, DataFacts | None]:
+    if source.card.embedded:
+        return None, source.inspect(None)
+    from fairssl.packs import data_root
+
+    try:
+        root = data_root(data_dir, source.name)
+        facts = source.inspect(root)
+    except UserError as error:
+        if not allow_absent:
+            raise
+        plan.absent[source.name] = str(error)
+        return None, None
+    plan.notes += [f"{source.name}: {note}" for note in facts.notes]
+    return root, facts
+
+
+def _image_size(request: Request, name: str, card: Any, preset: str, facts: DataFacts | None) -> int:
+    """The asked size, never above the stored one; a default is lowered to it."""
+    stored = facts.max_image_size if facts else None
+    if request.image_size is not None:
+        if stored is not None and request.image_size > stored:
+            raise UserError(f"--image-size {request.image_size}: the images of {name} are stored at {stored} px; at most that")
+        return request.image_size
+    size = card.defaults.image_size if preset != "smoke" or card.embedded else min(32, card.defaults.image_size)
+    return size if stored is None else min(size, stored)
+
+
+def _train(
+    request: Request, card: Any, preset: str, ours: Mapping[str, Any], user: Mapping[str, Any]
+) -> TrainConfig:
+    """Preset, then what the method sets, then --set, then the flags; a flag and a --set that disagree are refused."""
+    epochs = card.defaults.epochs
+    if preset == "quick":
+        epochs = max(1, epochs // 10)
+    elif preset == "smoke" and not card.embedded:
+        epochs = 1
+    values: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": card.defaults.batch_size,
+        "precision": "float32" if preset == "smoke" else "bf16",
+        **ours,
+        **user,
+    }
+    for name, flag in (("epochs", request.epochs), ("batch_size", request.batch_size)):
+        if flag is not None:
+            if name in user and int(user[name]) != flag:
+                raise UserError(f"train.{name} is {user[name]} by --set and {flag} by its own flag; give one")
+            values[name] = flag
+    return configure(_Named(TrainConfig), "train", values)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A bare config where `configure` expects a plugin."""
+
+    Config: type
+
+
+# --------------------------------------------------------------------------- run
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto`: a GPU if there is one. A device that is not here is an error, never replaced."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {name!r} cannot be used: {reason}; try --device cpu or auto") from error
+    return device
+
+
+class SplitsCache:
+    """The splits of the last (dataset, target, attribute, size): a grid is run in that order."""
+
+    def __init__(self, roots: Mapping[str, Path | None], progress: Progress = silent):
+        self.roots, self.progress = roots, progress
+        self._key: object = None
+        self._splits: Splits | None = None
+
+    def get(self, data: DataSpec) -> Splits:
+        key = data.model_dump_json()
+        if self._splits is None or key != self._key:
+            self._splits = None  # free the last one first
+            source = _dataset(data.dataset, data.params)
+            root = self.roots[data.dataset]
+            self._splits = source.load(
+                root, data.target, data.attribute, data.image_size, data.split_seed, self.progress
+            )
+            self._key = key
+            check_splits(data, self._splits)
+        return self._splits
+
+
+def check_splits(data: DataSpec, splits: Splits) -> None:
+    """What no run can do without: both classes in training, two groups in the test set."""
+    import numpy as np
+
+    targets = np.unique(splits.train.target)
+    if len(targets) < 2:
+        raise UserError(f"target {data.target!r} has one value ({targets[0]}) in the training split of {data.dataset}")
+    groups = np.unique(splits.train.group[splits.train.group >= 0])
+    if len(groups) < 2:
+        raise UserError(f"attribute {data.attribute!r} has one value in the training split of {data.dataset}; nothing to compare")
+
+
+def prepare(spec: RunSpec, splits: Splits, device: torch.device) -> Trainer:
+    """The trainer of a spec at its first step: encoder, parts, optimisers, all from the spec's seed."""
+    from fairssl.data import annotated_subset, to_device
+    from fairssl.train import Trainer
+
+    n_groups = len(splits.groups)
+    annotated = annotated_subset(splits.train.group, n_groups, spec.annotated, spec.data.attribute, spec.seed)
+    return Trainer(spec, to_device(splits.train, annotated, device), n_groups)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one run says: values on test and validation, the test predictions, and the diagnostics beside them."""
+
+    test: Mapping[str, Value]
+    val: Mapping[str, Value]
+    outcome: Outcome  # of the test split, in its order
+    leakage: Mapping[str, Any]
+
+
+class Embedded:
+    """The features of one trained encoder on one dataset's splits, transformed by the heads that have something to say."""
+
+    def __init__(self, trainer: Trainer, splits: Splits, progress: Progress = silent):
+        from fairssl.probe import embed
+
+        self.trainer, self.splits = trainer, splits
+        represent = trainer.objective.represent
+        for part in trainer.parts.values():
+            part.eval()
+        raw = {
+            name: embed(trainer.encoder, represent, getattr(splits, name), trainer.device, progress=progress)
+            for name in ("train", "val", "test")
+        }
+        group = trainer.data.group.cpu()
+        for name in trainer.weights:
+            transform = trainer.parts[name].fit(Embeddings(raw["train"], splits.train.target, group))  # type: ignore[operator]
+            if transform is not None:
+                raw = {split: transform(f) for split, f in raw.items()}
+        self.features = raw
+
+    def evaluate(self, spec: RunSpec) -> Evaluation:
+        """Score validation and test as the method says, and judge. Nothing is chosen on either."""
+        from fairssl.probe import leakage
+        from fairssl.scoring import check_outcome, evaluate
+
+        score = self._scorer(spec)
+        outcomes = {}
+        for name in ("val", "test"):
+            split: Split = getattr(self.splits, name)
+            outcomes[name] = check_outcome(
+                score(self.features[name]).double().cpu().numpy(), split.target, split.group, self.splits.groups
+            )
+        return Evaluation(
+            test=evaluate(outcomes["test"]),
+            val=evaluate(outcomes["val"]),
+            outcome=outcomes["test"],
+            leakage=leakage(self.features["train"], self.splits.train.group, self.features["test"], self.splits.test.group),
+        )
+
+    def _scorer(self, spec: RunSpec) -> Scorer:
+        import torch
+
+        from fairssl.probe import fit_probe
+
+        if spec.method.probe == "own":
+            own = self.trainer.objective.scores
+
+            def score(f: torch.Tensor) -> torch.Tensor:
+                with torch.inference_mode():
+                    found = own(f)
+                if found is None:
+                    raise TypeError(f"objective {spec.method.objective.name!r} says it scores by itself, but returned None")
+                return found
+
+            return score
+        f, target = self.features["train"], torch.from_numpy(self.splits.train.target)
+        if spec.method.probe == "annotated_head":
+            rows = self.trainer.data.annotated
+            f, target = f[rows], target[rows.cpu()]
+        return fit_probe(f, target, spec.probe, spec.seed)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Versions and hardware, for the record; no part of a key."""
+    import numpy
+    import timm
+    import torch
+    import torchvision
+
+    import fairssl
+
+    return {
+        "fairssl": fairssl.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "numpy": numpy.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})",
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def facts(data: DataSpec, splits: Splits, trainer: Trainer | None) -> dict[str, Any]:
+    """What a table's heading needs and the spec does not hold."""
+    card = registry.datasets.get(data.dataset).card
+    return {
+        "groups": list(splits.groups),
+        "positive": card.positive.get(data.target, data.target),
+        "n_train": len(splits.train),
+        "n_val": len(splits.val),
+        "n_test": len(splits.test),
+        "n_annotated": len(trainer.data.annotated) if trainer is not None else None,
+    }

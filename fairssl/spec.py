@@ -1,0 +1,278 @@
+"""What a run is, as data, and its keys: hashes of everything that can change the result, and of nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairssl import registry
+from fairssl.plugin import PluginConfig
+from fairssl.registry import UnknownName, configure, near
+from fairssl.types import Method, ProbeKind, Sampler, UserError
+
+Seen = Literal["none", "annotated", "all"]
+
+
+class Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PartSpec(Spec):
+    """A plugin with its version and every parameter, defaults written in."""
+
+    name: str
+    version: int
+    params: dict[str, Any]
+
+
+class MethodSpec(Spec):
+    """A composition. `name` is what the user typed and no part of a key."""
+
+    name: str
+    objective: PartSpec
+    heads: tuple[PartSpec, ...] = ()  # by name; a head of weight 0 is not here
+    sampler: Sampler = "shuffle"
+    probe: ProbeKind = "linear"
+    streams: tuple[str, ...] = ("all",)  # what is drawn, the objective's own first
+    target: Seen = "none"
+    group: Seen = "none"
+
+
+class DataSpec(Spec):
+    """Which images, which labels. `fingerprint` is of content; None: the data is not on this machine."""
+
+    dataset: str
+    version: int
+    params: dict[str, Any]
+    fingerprint: str | None
+    image_size: int = Field(ge=8)  # pixels, square
+    split_seed: int = 0
+    target: str
+    attribute: str
+
+
+class TrainConfig(PluginConfig):
+    """The training loop and the augmentation, one recipe for every method.
+
+    The paper fixes Adam, 100 epochs and the batch sizes. Where it is silent: constant learning rates, weight decay 1e-6,
+    and the contrastive recipe of FSCL (Park et al. 2022) for the augmentation, whose colour jitter acts on skin tone.
+    """
+
+    loop: Literal[1] = 1  # version of the loop and the augmentation; raised when results change
+    epochs: int = Field(100, ge=1)  # passes over the objective's own stream
+    min_steps: int = Field(0, ge=0)  # a run takes at least that many steps, in whole epochs
+    batch_size: int = Field(128, ge=2)  # images; each has the objective's number of views
+    annotated_batch_size: int = Field(0, ge=0)  # images of the annotated stream; 0: as `batch_size`
+    lr: float = Field(1e-3, gt=0)
+    dual_lr: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(1e-6, ge=0)
+    schedule: Literal["constant", "cosine"] = "constant"  # of both learning rates
+    dual_optimizer: Literal["adam", "sgd"] = "adam"
+    clip_norm: float = Field(0.0, ge=0)  # of the primal gradient; 0: off
+    precision: Literal["float32", "bf16"] = "bf16"  # of the networks; losses are float32
+    join_streams: bool = False  # one forward pass, shared batch statistics
+    crop_min: float = Field(0.2, gt=0, le=1)  # smallest area of a random resized crop, as a share
+    flip: float = Field(0.5, ge=0, le=1)  # probability
+    jitter: float = Field(0.8, ge=0, le=1)  # probability
+    brightness: float = Field(0.4, ge=0)
+    contrast: float = Field(0.4, ge=0)
+    saturation: float = Field(0.4, ge=0)
+    hue: float = Field(0.1, ge=0, le=0.5)  # turns
+    gray: float = Field(0.2, ge=0, le=1)  # probability
+    blur: float = Field(0.0, ge=0, le=1)  # probability; sigma 0.1 to 2 pixels
+
+
+class ProbeConfig(PluginConfig):
+    """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at epoch 10."""
+
+    version: Literal[1] = 1  # raised when results change
+    kind: Literal["linear", "lbfgs", "knn"] = "linear"
+    epochs: int = Field(20, ge=1)
+    lr: float = Field(1e-3, gt=0)  # Adam
+    decay_epoch: int = Field(10, ge=1)
+    batch_size: int = Field(256, ge=1)
+    l2: float = Field(1.0, gt=0)  # lbfgs: inverse of scikit-learn's C
+    neighbours: int = Field(20, ge=1)  # knn, cosine
+
+
+class RunSpec(Spec):
+    """One cell of a grid with one seed: everything that can change its result."""
+
+    method: MethodSpec
+    data: DataSpec
+    annotated: float = Field(0.05, gt=0, le=1)
+    encoder: PartSpec
+    train: TrainConfig
+    probe: ProbeConfig
+    metrics: dict[str, int]  # symbol -> version
+    seed: int = Field(0, ge=0)
+
+    @cached_property
+    def key(self) -> str:
+        """Names the result. Two spellings of one composition have one key."""
+        content = self.model_dump(mode="json")
+        del content["method"]["name"]
+        return digest(content)
+
+    @cached_property
+    def pretrain_key(self) -> str:
+        """Names the trained encoder: the key without what training never saw."""
+        content = self.model_dump(mode="json")
+        for part in ("name", "probe"):
+            del content["method"][part]
+        for part in ("probe", "metrics"):
+            del content[part]
+        depends = registry.datasets.get(self.data.dataset).card.train_depends_on
+        if self.method.target == "none" and "target" not in depends:
+            del content["data"]["target"]
+        if "annotated" not in self.method.streams and self.method.group == "none":
+            del content["annotated"]
+            if "attribute" not in depends:
+                del content["data"]["attribute"]
+        return digest(content)
+
+
+def digest(content: Any) -> str:
+    """First 80 bits of SHA-256 of the canonical JSON, in hex."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from names and numbers: independent streams that do not move when another is added."""
+    return int(hashlib.sha256(repr(parts).encode()).hexdigest()[:16], 16) >> 1
+
+
+# --------------------------------------------------------------------------- the method grammar
+
+
+def parse_method(text: str) -> Method:
+    """A method file's name or alias, else `objective+head:weight+...`; a method can be extended the same way.
+
+    >>> parse_method("byol+adversary:0.3").heads
+    {'adversary': {'weight': 0.3}}
+    """
+    found = _named_method(text)
+    if found is not None:
+        return found
+    first, *rest = text.split("+")
+    method = _named_method(first)
+    if method is None:
+        try:
+            registry.objectives.locate(first)
+        except UnknownName:
+            known = {*registry.methods.where(), *registry.objectives.where()}
+            raise UserError(f"unknown method {text!r}: {first!r} is no method and no objective{near(first, known)}") from None
+        method = Method(summary=registry.objectives.summary(first), paper="", objective=first)
+    heads = {name: dict(params) for name, params in method.heads.items()}
+    for piece in rest:
+        name, _, weight = piece.partition(":")
+        try:
+            registry.heads.locate(name)
+        except UnknownName as error:
+            raise UserError(f"unknown method {text!r}: {error}") from None
+        if name in heads:
+            raise UserError(f"method {text!r} names head {name!r} twice; combine their weights")
+        heads[name] = {"weight": weight} if weight else {}
+    return replace(method, heads=heads, aliases=()) if rest else method
+
+
+def _named_method(text: str) -> Method | None:
+    names = registry.methods.where()
+    if text in names or ":" in text and text.rpartition(":")[2] in registry.methods.offers():
+        return registry.methods.get(text)
+    for name in names:
+        method = registry.methods.get(name)
+        if text in method.aliases:
+            return method
+    return None
+
+
+def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`."""
+    values: dict[str, dict[str, str]] = {}
+    for text in assignments:
+        left, equals, value = text.partition("=")
+        part, dot, key = left.strip().rpartition(".")
+        if not equals or not dot or not part or not key:
+            raise UserError(f"--set {text!r} is not of the form part.parameter=value, as in --set adversary.weight=0.5")
+        if key in values.setdefault(part, {}):
+            raise UserError(f"--set {part}.{key} is given twice; give it once")
+        values[part][key] = value.strip()
+    return values
+
+
+CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts
+
+
+def check_set(values: Mapping[str, Any], methods: Sequence[Method]) -> None:
+    """Every part that --set names must be in a selected method."""
+    known = {*CORE_PARTS, *(m.objective for m in methods), *(h for m in methods for h in m.heads)}
+    for part in values:
+        if part not in known:
+            raise UserError(f"--set {part}: no selected method has a part {part!r}{near(part, known)}")
+
+
+def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]) -> PartSpec:
+    part = kind.get(name)
+    return PartSpec(name=name, version=part.version, params=configure(part, name, params).params())
+
+
+def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
+    """The composition a user asked for with `--set` applied, a head of weight 0 dropped, and what it sees written down."""
+    method = parse_method(text)
+    objective = part_spec(registry.objectives, method.objective, _merge(method.objective, method.params, values))
+    heads = [part_spec(registry.heads, name, _merge(name, method.heads[name], values)) for name in sorted(method.heads)]
+    heads = [head for head in heads if head.params["weight"] != 0]
+    parts = [registry.objectives.get(objective.name), *(registry.heads.get(head.name) for head in heads)]
+    own = "all" if "all" in parts[0].streams else "annotated"
+    drawn = {stream for part in parts for stream in part.streams}
+
+    def seen(label: str) -> Seen:
+        where = {stream for part in parts if label in part.sees for stream in part.streams}
+        if not where:
+            return "none"
+        return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups than annotated
+
+    return MethodSpec(
+        name=text,
+        objective=objective,
+        heads=tuple(heads),
+        sampler=method.sampler,
+        probe=method.probe,
+        streams=(own, *sorted(drawn - {own})),
+        target=seen("target"),
+        group="annotated" if method.sampler != "shuffle" else seen("group"),
+    )
+
+
+def _merge(name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A method's own parameters under the user's, whichever spelling either uses."""
+    user = values.get(name, {})
+    part = registry.heads if name in registry.heads.where() else registry.objectives
+    aliases = getattr(part.get(name).Config, "aliases", {})
+    given = {aliases.get(key, key) for key in user}
+    return {**{k: v for k, v in ours.items() if aliases.get(k, k) not in given}, **user}
+
+
+def encoder_spec(name: str, params: Mapping[str, Any]) -> PartSpec:
+    """A plugin's file name, or any name that an encoder plugin accepts (a timm model's)."""
+    if name in registry.encoders.where():
+        return part_spec(registry.encoders, name, params)
+    for plugin in registry.encoders.where():
+        accepted = registry.encoders.get(plugin).accepts(name)
+        if accepted is not None:
+            return part_spec(registry.encoders, plugin, {**accepted, **params})
+    raise UserError(f"unknown encoder {name!r}{near(name, registry.encoders.where())}, and timm's model names")
+
+
+def metric_versions() -> dict[str, int]:
+    """symbol -> version of every registered metric."""
+    found = (registry.metrics.get(name) for name in registry.metrics.where())
+    return {m.symbol: m.version for m in found}

@@ -1,0 +1,365 @@
+"""The one training loop: every method, every device, exact resume.
+
+One rule of differentiation: the gradient of all primal terms moves everything that is not dual, the gradient of the dual
+terms moves the dual parameters, both taken at the old values; then both optimisers step. The step reads nothing back and
+takes no branch on data, so that it can be captured; losses are summed on the device and read once per epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fairssl import registry
+from fairssl.data import DeviceSplit, IndexStream, cells_of, views
+from fairssl.parts import Encoder, Part
+from fairssl.spec import RunSpec, derive_seed
+from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
+
+CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
+KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
+
+
+class Diverged(RuntimeError):
+    """A loss stopped being a number: the step, the term and its value."""
+
+
+def build_encoder(spec: RunSpec) -> Encoder:
+    """The encoder of a spec from random weights, a pure function of the spec and the seed."""
+    torch.manual_seed(derive_seed("encoder", spec.seed))
+    side = spec.data.image_size
+    return registry.encoders.build(spec.encoder.name, spec.encoder.params, image_shape=(3, side, side))
+
+
+def build_parts(spec: RunSpec, encoder: Encoder, data: DeviceSplit, n_groups: int, n_steps: int) -> dict[str, Part]:
+    """The objective, then the heads, by name. Each part has its own seed, so that adding one moves no other."""
+    side = spec.data.image_size
+    context = Context(
+        encoder=encoder,
+        feature_dim=encoder.dim,
+        image_shape=(3, side, side),
+        n_train=len(data.target),
+        n_annotated=len(data.annotated),
+        n_targets=2,
+        n_groups=n_groups,
+        n_steps=n_steps,
+    )
+    parts: dict[str, Part] = {}
+    for kind, part in ((registry.objectives, spec.method.objective), *((registry.heads, h) for h in spec.method.heads)):
+        torch.manual_seed(derive_seed("part", part.name, spec.seed))
+        parts[part.name] = kind.build(part.name, part.params, ctx=context)
+    return parts
+
+
+def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
+    """The streams that the method draws, the one that makes an epoch first."""
+    streams = {}
+    for name in spec.method.streams:
+        if name == "all":
+            positions, batch_size = torch.arange(len(data.target)), spec.train.batch_size
+        else:
+            positions, batch_size = data.annotated.cpu(), spec.train.annotated_batch_size or spec.train.batch_size
+        cells = cells_of(spec.method.sampler, data, data.annotated) if name == "annotated" else None
+        streams[name] = IndexStream(name, positions, batch_size, spec.seed, None if cells is None else cells.cpu())
+        if streams[name].batch_size < 2:
+            raise UserError(f"the {name!r} stream has {len(positions)} image(s): 0 training batches; at least 2 are needed")
+    return streams
+
+
+def _optimizer(kind: str, parameters: list[nn.Parameter], lr: Tensor, weight_decay: float) -> torch.optim.Optimizer:
+    if kind == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+
+
+class Trainer:
+    """Builds everything a run needs and takes its steps. `state` and `load` make a run resume bit for bit on a CPU."""
+
+    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int):
+        self.spec, self.config, self.data = spec, spec.train, data
+        self.device = data.images.device
+        self.streams = index_streams(spec, data)
+        self.steps_per_epoch = next(iter(self.streams.values())).n_batches
+        self.n_epochs = max(self.config.epochs, math.ceil(self.config.min_steps / self.steps_per_epoch))
+        self.n_steps = self.n_epochs * self.steps_per_epoch
+
+        encoder = build_encoder(spec)
+        self.parts = build_parts(spec, encoder, data, n_groups, self.n_steps)
+        # Channels-last is 1.25 to 2 times as fast for convolutions and, being always on, part of no key.
+        self.encoder: Encoder = encoder.to(self.device, memory_format=torch.channels_last).train()
+        for part in self.parts.values():
+            part.to(self.device).train()
+        self.objective: Any = self.parts[spec.method.objective.name]
+        self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
+        self.n_views = max(part.n_views for part in self.parts.values())
+
+        torch.manual_seed(derive_seed("run", spec.seed))  # dropout and the like
+        self.gen = torch.Generator(self.device).manual_seed(derive_seed("augment", spec.seed))
+        self.dual = [p for part in self.parts.values() for p in part.dual_parameters()]
+        dual_ids = {id(p) for p in self.dual}
+        everything = [*self.encoder.parameters(), *(p for part in self.parts.values() for p in part.parameters())]
+        self.primal = [p for p in everything if p.requires_grad and id(p) not in dual_ids]
+        self.lr = torch.tensor(self.config.lr, device=self.device)
+        self.dual_lr = torch.tensor(self.config.dual_lr, device=self.device)
+        self.optimizer = _optimizer("adam", self.primal, self.lr, self.config.weight_decay)
+        self.dual_optimizer = (
+            _optimizer(self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay) if self.dual else None
+        )
+        self.step_count = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.first_bad = torch.full((), -1.0, dtype=torch.float64, device=self.device)
+        self.sums: dict[str, Tensor] = {}  # of the epoch so far
+        self.history: list[dict[str, float]] = []
+        self.done = 0  # steps; the device's own count is step_count
+
+    # ------------------------------------------------------------- one step
+
+    def draw(self, index: Mapping[str, Tensor]) -> dict[str, Batch]:
+        """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet."""
+        batches = {}
+        for name, rows in index.items():
+            images = self.data.images.index_select(0, rows)
+            batches[name] = Batch(
+                views=views(images, self.n_views, self.spec.data.image_size, self.config, self.gen),
+                index=rows,
+                target=self.data.target.index_select(0, rows),
+                group=self.data.group.index_select(0, rows),
+            )
+        for part in self.parts.values():
+            for name in part.streams:
+                changed = part.views(_shown(batches[name], part), self.gen)
+                batches[name] = replace(batches[name], views=changed.views)
+        return batches
+
+    def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
+        """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to."""
+        pixels = {name: torch.cat(batch.views).contiguous(memory_format=torch.channels_last) for name, batch in batches.items()}
+        if self.config.join_streams:
+            joined = self.encoder(torch.cat(list(pixels.values())))
+            features = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
+        else:
+            features = {name: self.encoder(x) for name, x in pixels.items()}
+        return {
+            name: replace(
+                batch,
+                f=list(self.objective.represent(features[name]).float().chunk(self.n_views)),
+                project=_once(self.objective.project),
+            )
+            for name, batch in batches.items()
+        }
+
+    def terms(self, batches: Mapping[str, Batch]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Total primal loss, total dual loss (None without dual terms), and every term by name for the log."""
+        primal: list[Tensor] = []
+        dual: list[Tensor] = []
+        log: dict[str, Tensor] = {}
+        for name, part in self.parts.items():
+            found: Terms = part({stream: _shown(batches[stream], part) for stream in part.streams})  # type: ignore[arg-type]
+            weight = self.weights.get(name, 1.0)
+            primal += [weight * value for value in found.primal.values()]
+            dual += list(found.dual.values())
+            for value in (found.primal, found.dual, found.log):
+                log.update({f"{name}.{key}": v.detach() for key, v in value.items()})
+        return torch.stack(primal).sum(), torch.stack(dual).sum() if dual else None, log
+
+    def step(self, index: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One step on the given positions per stream; the terms it had, as 0-d tensors on the device."""
+        if self.config.schedule == "cosine":
+            factor = 0.5 * (1 + torch.cos(math.pi * self.step_count / self.n_steps))
+            self.lr.copy_(self.config.lr * factor)
+            self.dual_lr.copy_(self.config.dual_lr * factor)
+        bf16 = self.config.precision == "bf16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
+            batches = self.encode(self.draw(index))
+            primal, dual, log = self.terms(batches)
+        gradients = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
+        if dual is not None:
+            dual_gradients = torch.autograd.grad(dual, self.dual, allow_unused=True)
+            # An infinite discriminator gradient must not reach its weights, or the next step would poison the encoder.
+            finite = torch.stack([g.isfinite().all() for g in dual_gradients if g is not None]).all()
+            for parameter, gradient in zip(self.dual, dual_gradients, strict=True):
+                parameter.grad = None if gradient is None else torch.where(finite, gradient, 0.0)
+            log["dual_skipped"] = (~finite).float()
+        for parameter, gradient in zip(self.primal, gradients, strict=True):
+            parameter.grad = gradient
+        if self.config.clip_norm > 0:
+            nn.utils.clip_grad_norm_(self.primal, self.config.clip_norm)
+        self.optimizer.step()
+        if self.dual_optimizer is not None and dual is not None:
+            self.dual_optimizer.step()
+        self.first_bad.copy_(torch.where((self.first_bad < 0) & ~primal.detach().isfinite(), self.step_count, self.first_bad))
+        self.step_count += 1
+        progress = (self.step_count / self.n_steps).float()
+        with torch.no_grad():
+            for part in self.parts.values():
+                part.after_step(self.encoder, progress)
+        return {"loss": primal.detach(), **log}
+
+    # ------------------------------------------------------------- the run
+
+    def run(self, work: Path | None = None, progress: Progress = silent, stop: Callable[[], bool] = lambda: False) -> float:
+        """Train to the end from wherever the newest whole checkpoint in `work` stands; seconds spent stepping.
+
+        `stop()` is asked between steps; when it says so, a checkpoint is written and `Stopped` raised.
+        """
+        if work is not None:
+            self.resume(work)
+        started = last_saved = time.perf_counter()
+        while self.done < self.n_steps:
+            position = self.done % self.steps_per_epoch
+            index = {
+                name: stream.steps(self.done, self.steps_per_epoch - position).to(self.device)
+                for name, stream in self.streams.items()
+            }
+            for row in range(self.steps_per_epoch - position):
+                for name, value in self.step({name: rows[row] for name, rows in index.items()}).items():
+                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+                self.done += 1
+                progress("train", self.done, self.n_steps)
+                now = time.perf_counter()
+                if work is not None and (stop() or now - last_saved > CHECKPOINT_SECONDS):
+                    self.save(work)
+                    last_saved = now
+                    if stop():
+                        raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
+            self._close_epoch()
+        return time.perf_counter() - started
+
+    def _close_epoch(self) -> None:
+        """Read the epoch's sums back, once; raise `Diverged` if a loss was not a number."""
+        bad = int(self.first_bad.item())
+        means = {name: value.item() / self.steps_per_epoch for name, value in self.sums.items()}
+        if bad >= 0:
+            terms = ", ".join(f"{name} {value}" for name, value in means.items() if not math.isfinite(value))
+            raise Diverged(f"step {bad} of {self.n_steps}: the loss is not finite ({terms})")
+        self.history.append({"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": self.lr.item(), **means})
+        self.sums = {}
+
+    # ------------------------------------------------------------- state
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What has a state dict, by the prefix it is stored under."""
+        return {"encoder": self.encoder, **{f"part.{name}": part for name, part in self.parts.items()}}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything the future of the run depends on: tensors and JSON."""
+        tensors = {
+            f"{prefix}.{name}": value.detach().contiguous()
+            for prefix, module in self.modules().items()
+            for name, value in module.state_dict().items()
+        }
+        for prefix, optimizer in self._optimizers().items():
+            for number, slots in optimizer.state_dict()["state"].items():
+                for slot, value in slots.items():
+                    if value is not None:
+                        tensors[f"{prefix}.{number}.{slot}"] = value.contiguous()
+        tensors["generator"] = self.gen.get_state()
+        tensors["global_generator"] = torch.get_rng_state()
+        tensors["first_bad"] = self.first_bad
+        tensors.update({f"sum.{name}": value for name, value in self.sums.items()})
+        return tensors, {"key": self.spec.pretrain_key, "done": self.done, "history": self.history}
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"adam": self.optimizer, **({"dual": self.dual_optimizer} if self.dual_optimizer else {})}
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        for prefix, module in self.modules().items():
+            module.load_state_dict({k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")})
+        for prefix, optimizer in self._optimizers().items():
+            slots: dict[int, dict[str, Tensor]] = {}
+            for key, value in tensors.items():
+                if key.startswith(prefix + "."):
+                    number, slot = key[len(prefix) + 1 :].split(".", 1)
+                    slots.setdefault(int(number), {})[slot] = value
+            content = optimizer.state_dict()
+            optimizer.load_state_dict({"state": slots, "param_groups": content["param_groups"]})
+            lr = self.lr if prefix == "adam" else self.dual_lr
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+        self.gen.set_state(tensors["generator"].cpu())
+        torch.set_rng_state(tensors["global_generator"].cpu())
+        self.first_bad.copy_(tensors["first_bad"])
+        self.sums = {k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")}
+        self.done = meta["done"]
+        self.history = [dict(row) for row in meta["history"]]
+        self.step_count.fill_(self.done)
+
+    def save(self, work: Path) -> None:
+        """Write a checkpoint and drop all but the newest `KEEP`; a kill at any moment leaves a whole one."""
+        work.mkdir(parents=True, exist_ok=True)
+        tensors, meta = self.state()
+        path = work / f"checkpoint-{self.done:09d}.safetensors"
+        temporary = path.with_suffix(".partial")
+        save_file({k: v.cpu().clone() for k, v in tensors.items()}, temporary, metadata={"meta": json.dumps(meta)})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        for old in sorted(work.glob("checkpoint-*.safetensors"))[:-KEEP]:
+            old.unlink()
+
+    def resume(self, work: Path) -> bool:
+        """Load the newest whole checkpoint of this very spec; a torn or foreign one is skipped with a warning that names it."""
+        for path in sorted(work.glob("checkpoint-*.safetensors"), reverse=True):
+            try:
+                with safe_open(path, "pt") as file:
+                    meta = json.loads(file.metadata()["meta"])
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            except Exception as error:  # safetensors raises its own untyped error for a truncated file
+                _warn(f"checkpoint {path} cannot be read ({error}); going on from the one before")
+                continue
+            if meta["key"] != self.spec.pretrain_key:
+                _warn(f"checkpoint {path} is of another spec; not used")
+                continue
+            self.load(tensors, meta)
+            return True
+        return False
+
+
+class Stopped(RuntimeError):
+    """The run was asked to stop and left a checkpoint."""
+
+
+def _once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """All parts of a step share one projection; the first to ask computes it."""
+    result: list[Tensor] = []
+
+    def shared(f: Tensor) -> Tensor:
+        if not result:
+            result.append(function(f))
+        return result[0]
+
+    return shared
+
+
+def _shown(batch: Batch, part: Part) -> Batch:
+    """The batch as one part may see it: labels it did not declare are withheld."""
+    return replace(
+        batch,
+        target=batch.target if "target" in part.sees else None,
+        group=batch.group if "group" in part.sees else None,
+    )
+
+
+def _warn(message: str) -> None:
+    print(f"fairssl: warning: {message}", file=sys.stderr)
+
+
+def history_csv(history: list[dict[str, float]]) -> str:
+    """One row per epoch; floats round-trip; no times, so that equal runs give equal bytes."""
+    if not history:
+        return ""
+    names = list(history[0])
+    lines = [",".join(names), *(",".join(repr(row.get(name, "")) for name in names) for row in history)]
+    return "\n".join(lines) + "\n"
