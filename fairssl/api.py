@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairssl.packs import ImageFiles, pack
+    from fairssl.packs import ImageFiles, download_fault, hashed_order, pack, short_id
     from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
     from fairssl.plugin import Dataset, PluginConfig, metric
     from fairssl.types import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
 
 _FROM = {
-    "fairssl.packs": ("ImageFiles", "pack"),
+    "fairssl.packs": ("ImageFiles", "download_fault", "hashed_order", "pack", "short_id"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.plugin": ("Dataset", "PluginConfig", "metric"),
     "fairssl.types": (
@@ -64,8 +64,11 @@ __all__ = [
     "Undefined",
     "UserError",
     "Value",
+    "download_fault",
+    "hashed_order",
     "metric",
     "pack",
+    "short_id",
     "silent",
 ]
 
