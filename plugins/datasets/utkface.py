@@ -1,0 +1,286 @@
+"""UTKFace: faces from 0 to 116 years, labelled with age, gender and race in their file names.
+
+Zhang, Song, Qi: "Age Progression/Regression by Conditional Adversarial Autoencoder", CVPR 2017. Splits follow the
+SoFCLR paper: gender as the target, a training set in which gender and the group go together (4 : 1 for ethnicity,
+13 : 7 for age), validation and test with as many of each gender x group.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from fairssl.api import (
+    Card,
+    DataFacts,
+    Dataset,
+    Defaults,
+    ImageFiles,
+    PluginConfig,
+    Progress,
+    Split,
+    Splits,
+    UserError,
+    hashed_order,
+    pack,
+    short_id,
+    silent,
+)
+
+NAME = re.compile(
+    r"(\d{1,3})_([01])_([0-4])_\d+"
+)  # age, gender (1 female), race, time; the tails vary and do not matter
+TARGETS = ("female", "male")
+ATTRIBUTES = {
+    "ethnicity": ("Caucasian", "others"),
+    "age": ("<=35", ">35"),
+    "ethnicity5": ("White", "Black", "Asian", "Indian", "Others"),
+    "age4": ("<=20", "21-35", "36-60", ">60"),
+}
+SKEW = {  # thousandths of the training images by (female, male) x group: the paper's 1000, 4000, 4000, 1000 and so on
+    "ethnicity": ((100, 400), (400, 100)),
+    "age": ((325, 175), (175, 325)),
+}
+
+
+class UTKFace(Dataset):
+    """UTKFace with gender as target; age or ethnicity as attribute, in two groups or in more."""
+
+    version = 1
+    card = Card(
+        title="UTKFace, aligned and cropped faces",
+        licence="non-commercial research purposes only; the copyright of the images belongs to their original owners",
+        source="https://susanqq.github.io/UTKFace/",
+        citation='Zhang, Song, Qi: "Age Progression/Regression by Conditional Adversarial Autoencoder", CVPR 2017',
+        targets=("gender",),
+        attributes=ATTRIBUTES,
+        defaults=Defaults(target="gender", attribute="ethnicity", image_size=64, batch_size=64, epochs=100),
+        positive={"gender": "male"},
+        obtain=(
+            "download the aligned and cropped faces (UTKFace.tar.gz or a zip; non-commercial research only) from "
+            "https://susanqq.github.io/UTKFace/ and point --data-dir at the folder of images, at the zip, or at a "
+            "folder that holds UTKFace/ or one utkface*.zip"
+        ),
+        train_depends_on=frozenset({"target", "attribute"}),
+    )
+
+    class Config(PluginConfig):
+        n_train: int = Field(10_000, ge=10)  # training images, where the attribute has two groups
+        n_eval: int = Field(800, ge=1)  # images per gender x group in validation, and as many in test
+
+    def inspect(self, root: Path | None) -> DataFacts:
+        """The images found at `root` and their fingerprint. `UserError` if none is there, or none has labels."""
+        with _find(root) as files:
+            people = _people(files)
+            return DataFacts(
+                fingerprint=files.fingerprint(),
+                n_images=len(people.names),
+                max_image_size=files.shorter_side(),
+                notes=people.notes,
+            )
+
+    def labels(self, root: Path | None) -> Mapping[str, np.ndarray]:
+        """Codes int64 (N,) of the target and of every attribute, over all images whose names can be read."""
+        with _find(root) as files:
+            people = _people(files)
+        return {"gender": people.gender, **{name: people.group(name) for name in ATTRIBUTES}}
+
+    def load(
+        self,
+        root: Path | None,
+        target: str,
+        attribute: str,
+        image_size: int,
+        split_seed: int = 0,
+        progress: Progress = silent,
+    ) -> Splits:
+        """The three splits, images uint8 (N, 3, S, S), made of distinct images, each once.
+
+        Two groups: training holds `n_train` images in the paper's proportions; validation and test hold as many of each
+        gender x group, `n_eval` if the images suffice. If that would leave less than half of `n_eval`, as with a part
+        of the images, all three shrink in proportion. More groups: validation and test take a fifth of the smallest
+        gender x group from each, at most `n_eval`, and training all the rest.
+        The splits depend on `split_seed` and the images' names, not on where they lie or in which order.
+        Errors: `UserError` if a gender x group is too small to be in every split.
+        """
+        if target != "gender":
+            raise UserError(f"utkface has no target {target!r}; it has gender")
+        if attribute not in ATTRIBUTES:
+            raise UserError(f"utkface has no attribute {attribute!r}; it has {', '.join(ATTRIBUTES)}")
+        with _find(root) as files:
+            people = _people(files)
+            packed = pack(files, people.names, image_size, files.fingerprint(progress), progress)
+        distinct, notes = _distinct(people.take(packed.kept), packed.sha256)
+        people = people.take(packed.kept[distinct])
+        ids = [short_id(name) for name in people.names]
+        order = hashed_order(ids, split_seed)
+        group = people.group(attribute)
+        n_groups = len(ATTRIBUTES[attribute])
+        members = [[order[(people.gender[order] == y) & (group[order] == a)] for a in range(n_groups)] for y in (0, 1)]
+        sizes = np.array([[len(m) for m in row] for row in members])
+        n_train, n_eval, plan_notes = _plan(sizes, attribute, self.config.n_train, self.config.n_eval)
+        parts: dict[str, list[np.ndarray]] = {"val": [], "test": [], "train": []}
+        for y, a in np.ndindex(sizes.shape):
+            cell = members[y][a]
+            parts["val"].append(cell[:n_eval])
+            parts["test"].append(cell[n_eval : 2 * n_eval])
+            parts["train"].append(cell[2 * n_eval : 2 * n_eval + n_train[y, a]])
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+
+        def split(part: str) -> Split:
+            chosen = np.concatenate(parts[part])
+            chosen = chosen[np.argsort(place[chosen])]  # cells mixed
+            images = packed.images[distinct[chosen]]
+            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen))
+
+        return Splits(
+            train=split("train"),
+            val=split("val"),
+            test=split("test"),
+            groups=ATTRIBUTES[attribute],
+            notes=(*people.notes, *packed.notes, *notes, *plan_notes),
+        )
+
+
+@dataclass(frozen=True)
+class _People:
+    """What N names say. `names` str (N,), sorted; `age` in years, `gender` 1 male, `race` 0..4: int64 (N,)."""
+
+    names: np.ndarray
+    age: np.ndarray
+    gender: np.ndarray
+    race: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    def take(self, index: np.ndarray) -> _People:
+        return _People(self.names[index], self.age[index], self.gender[index], self.race[index], self.notes)
+
+    def group(self, attribute: str) -> np.ndarray:
+        """int64 (N,): code of each person's group."""
+        if attribute == "ethnicity":
+            return (self.race > 0).astype(np.int64)
+        if attribute == "age":
+            return (self.age > 35).astype(np.int64)
+        if attribute == "ethnicity5":
+            return self.race
+        return np.searchsorted([20, 35, 60], self.age).astype(np.int64)
+
+
+def _find(root: Path | None) -> ImageFiles:
+    if root is None or not root.exists():
+        raise UserError(f"utkface is not at {str(root) if root else 'any known place'}: {UTKFace.card.obtain}")
+    files = ImageFiles(root, within="UTKFace")
+    if not len(files) and root.is_dir():
+        zips = sorted(p for p in root.iterdir() if p.suffix.lower() == ".zip" and p.stem.lower().startswith("utkface"))
+        if len(zips) > 1:
+            raise UserError(
+                f"{str(root)!r} holds {' and '.join(p.name for p in zips)}; point --data-dir at one of them"
+            )
+        if zips:
+            files = ImageFiles(zips[0], within="UTKFace")
+    if not len(files):
+        raise UserError(f"utkface: {str(files.root)!r} holds no images; {UTKFace.card.obtain}")
+    return files
+
+
+def _people(files: ImageFiles) -> _People:
+    """Labels from the names; those that do not have all three are left out and listed."""
+    index, labels, malformed = [], [], []
+    for i, name in enumerate(files.names):
+        match = NAME.match(posixpath.basename(name))
+        if match:
+            index.append(i)
+            labels.append([int(text) for text in match.groups()])
+        else:
+            malformed.append(posixpath.basename(name))
+    if not index:
+        raise UserError(
+            f"utkface: no image in {str(files.root)!r} has a name like [age]_[gender]_[race]_[time].jpg "
+            f"(as {malformed[0]!r}); {UTKFace.card.obtain}"
+        )
+    notes: tuple[str, ...] = ()
+    if malformed:
+        shown = ", ".join(malformed[:5]) + (", ..." if len(malformed) > 5 else "")
+        notes = (f"malformed: {len(malformed)} names without an age, gender and race are skipped: {shown}",)
+    age, gender, race = np.array(labels, dtype=np.int64).T
+    return _People(files.names[index], age, 1 - gender, race, notes)
+
+
+def _distinct(people: _People, sha256: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Positions int64 (M,) of the images to keep of `people`, whose files have hashes uint8 (N, 32); what was dropped.
+
+    Of byte-identical files the first name is kept if all their names agree, none if they do not.
+    """
+    _, code, n_same = np.unique(sha256.view("V32").ravel(), return_inverse=True, return_counts=True)
+    code = code.ravel()
+    person = people.age * 10 + people.gender * 5 + people.race
+    low, high = np.full(len(n_same), np.iinfo(np.int64).max), np.full(len(n_same), -1)
+    np.minimum.at(low, code, person)
+    np.maximum.at(high, code, person)
+    first = np.full(len(n_same), len(code))
+    np.minimum.at(first, code, np.arange(len(code)))
+    keep = np.sort(first[low == high])
+    notes = []
+    n_groups, n_conflicts = int((n_same > 1).sum()), int((low != high).sum())
+    if n_groups:
+        notes.append(
+            f"duplicates: {n_groups} groups of byte-identical images; the {n_conflicts} whose names disagree are "
+            f"dropped whole, of each other one the first name is kept; {len(keep):,} of {len(code):,} images remain"
+        )
+    base = np.array([posixpath.basename(name) for name in people.names[keep]])
+    _, once = np.unique(base, return_index=True)
+    if len(once) < len(keep):
+        notes.append(
+            f"duplicates: {len(keep) - len(once)} names occur in two folders with other content; the first is kept"
+        )
+    return keep[np.sort(once)], notes
+
+
+def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> tuple[np.ndarray, int, list[str]]:
+    """Training counts int64 (2, G) and evaluation count, per gender x group, out of `sizes` (2, G); what to say."""
+    groups = ATTRIBUTES[attribute]
+    short = np.unravel_index(int(sizes.argmin()), sizes.shape)
+    if attribute not in SKEW:
+        n = min(n_eval, int(sizes.min()) // 5)
+        train = sizes - 2 * n
+        notes = [f"validation and test: {n} of each gender x group"]
+        if n < n_eval:
+            notes[0] += f", a fifth of {_cell(short, groups)}, which has {sizes.min():,} images, instead of {n_eval}"
+    else:
+        wanted = np.array(SKEW[attribute]) * n_train // 1000
+        spare = (sizes - wanted) // 2
+        short = np.unravel_index(int(spare.argmin()), sizes.shape)
+        n, train, notes = min(n_eval, int(spare.min())), wanted, []
+        if n < n_eval:
+            has = f"{_cell(short, groups)} has {sizes[short]:,} different images"
+            if 2 * n >= n_eval:
+                notes = [f"validation and test: {n} of each gender x group instead of {n_eval}: {has}"]
+            else:
+                needed = wanted + 2 * n_eval
+                short = min(np.ndindex(sizes.shape), key=lambda c: sizes[c] / needed[c])
+                have, need = int(sizes[short]), int(needed[short])
+                train, n = wanted * have // need, n_eval * have // need
+                notes = [
+                    f"validation and test: {n} of each gender x group instead of {n_eval}, and training "
+                    f"{train.sum():,} images instead of {wanted.sum():,}, all scaled by {have / need:.3f}: "
+                    f"{_cell(short, groups)} has {have:,} different images of {need:,}"
+                ]
+    if n < 1 or train.min() < 1:
+        raise UserError(
+            f"utkface: {_cell(short, groups)} has {sizes[short]} different images, too few for training, validation "
+            f"and test by {attribute}; add images, or choose another --attr"
+        )
+    counts = ", ".join(f"{_cell(c, groups)} {train[c]:,}" for c in np.ndindex(sizes.shape))
+    return train, n, [f"training: {counts}", *notes]
+
+
+def _cell(place: Sequence[Any], groups: Sequence[str]) -> str:
+    return f"{TARGETS[place[0]]}/{groups[place[1]]}"
