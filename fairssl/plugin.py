@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, Value, silent
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class PluginConfig(BaseModel):
@@ -58,6 +61,13 @@ class Dataset:
         """The three splits at `image_size` pixels. `target` and `attribute` are names from the card."""
         raise NotImplementedError
 
+    def labels(self, root: Path | None) -> Mapping[str, np.ndarray] | None:
+        """Codes int64 (N,) of every target and attribute over all images found, by name, decoding nothing.
+
+        None: they are only known once the images are loaded, and `load` is asked for each pair.
+        """
+        return None
+
 
 class Metric(Protocol):
     """A metric as the registry gives it: a function of an `Outcome` with what a table must know of it."""
@@ -68,9 +78,10 @@ class Metric(Protocol):
     percent: bool  # printed x 100
     headline: bool  # one of the nine columns of the paper's tables
     order: int  # place among the columns
+    given_target: bool  # conditions on the target: its noise floor keeps the size of every group-by-target cell
     version: int
 
-    def __call__(self, outcome: Outcome, /) -> Value: ...
+    def __call__(self, outcome: Outcome, /, **settings: Any) -> Value: ...
 
 
 F = TypeVar("F", bound=Callable[[Outcome], Value])
@@ -83,13 +94,20 @@ def metric(
     percent: bool = False,
     headline: bool = False,
     order: int = 100,
+    given_target: bool = False,
     version: int = 1,
 ) -> Callable[[F], F]:
     """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`."""
 
     def mark(function: F) -> F:
         vars(function).update(
-            symbol=symbol, better=better, percent=percent, headline=headline, order=order, version=version
+            symbol=symbol,
+            better=better,
+            percent=percent,
+            headline=headline,
+            order=order,
+            given_target=given_target,
+            version=version,
         )
         return function
 

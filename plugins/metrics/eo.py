@@ -1,0 +1,19 @@
+"""Equal opportunity: absolute TPR gap."""
+
+from fairssl import scoring
+from fairssl.api import Outcome, Value, metric
+
+
+@metric(symbol="EO", better="lower", percent=True, headline=True, order=30, given_target=True)
+def equal_opportunity(
+    outcome: Outcome,
+    *,
+    pairs: scoring.Pairs = "adjacent",
+    undefined: scoring.WhenUndefined = "propagate",
+) -> Value:
+    """|TPR_0 - TPR_1|, TPR = P(s > 0.5 | y = 1, group), in [0, 1]; 0 is fair. More groups: mean over adjacent pairs.
+
+    Hardt, Price and Srebro, Equality of Opportunity in Supervised Learning, NeurIPS 2016. It depends on which class is
+    y = 1. Undefined if a group of a pair has no positive.
+    """
+    return scoring.mean_gap(outcome, scoring.true_positive_rates(outcome), pairs, undefined)

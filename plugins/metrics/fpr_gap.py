@@ -1,0 +1,19 @@
+"""Absolute gap in false positive rates, one half of ED."""
+
+from fairssl import scoring
+from fairssl.api import Outcome, Value, metric
+
+
+@metric(symbol="FPRGap", better="lower", percent=True, order=110, given_target=True)
+def fpr_gap(
+    outcome: Outcome,
+    *,
+    pairs: scoring.Pairs = "adjacent",
+    undefined: scoring.WhenUndefined = "propagate",
+) -> Value:
+    """|FPR_0 - FPR_1|, FPR = P(s > 0.5 | y = 0, group), in [0, 1]; 0 is fair. More groups: mean over adjacent pairs.
+
+    Predictive equality in Corbett-Davies et al., Algorithmic Decision Making and the Cost of Fairness, KDD 2017.
+    Undefined if a group of a pair has no negative.
+    """
+    return scoring.mean_gap(outcome, scoring.false_positive_rates(outcome), pairs, undefined)

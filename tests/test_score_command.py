@@ -1,0 +1,262 @@
+"""`fairssl score`: what it prints, and what it says of bad input."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairssl import scoring
+from fairssl.cli import run
+
+CASES = json.loads((Path(__file__).parent / "reference/cases/metric_cases.json").read_text())
+ALL = {"Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL", "TPRGap", "FPRGap", "WorstGroupAcc"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(rows, header=("y", "p", "a"), name="predictions.csv"):
+        text = io.StringIO()
+        csv.writer(text).writerows([header, *rows])
+        path = tmp_path / name
+        path.write_text(text.getvalue())
+        return str(path)
+
+    return make
+
+
+def case(name):
+    d = CASES["datasets"][name]
+    return list(zip(d["y"], d["score"], d["group"], strict=True))
+
+
+def score(path, *more):
+    return run(["score", path, "--target", "y", "--score", "p", "--group", "a", *more])
+
+
+def result(capsys, path, *more):
+    assert score(path, "--json", *more) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+BASIC = case("basic")
+
+
+# --------------------------------------------------------------------------- JSON
+
+
+def test_json(write, capsys):
+    found = result(capsys, write(BASIC))
+    assert list(found) == ["n", "groups", "metrics", "undefined"]
+    assert (found["n"], found["groups"], found["undefined"]) == (16, {"0": 8, "1": 8}, {})
+    assert set(found["metrics"]) == ALL
+    expected = {c["metric"]: c["expected"] for c in CASES["cases"] if c["dataset"] == "basic"}
+    expected |= {"Acc": 11 / 16, "TPRGap": 0.25, "FPRGap": 0.0, "WorstGroupAcc": 0.5}
+    assert found["metrics"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_json_of_undefined_metrics(write, capsys):
+    found = result(capsys, write(case("single_class_group")))
+    assert found["groups"] == {"0": 2, "1": 2}
+    undefined = {"ED", "EO", "IntraAUC", "InterAUC", "TPRGap", "WorstGroupAcc"}
+    assert found["undefined"] == dict.fromkeys(undefined, "group 1 has no positive")
+    assert {symbol for symbol, value in found["metrics"].items() if value is None} == undefined
+    assert found["metrics"]["DP"] == 0
+
+
+def test_declared_group_that_is_absent(write, capsys):
+    found = result(capsys, write(BASIC), "--groups", "0,1,2")
+    assert found["groups"] == {"0": 8, "1": 8, "2": 0}
+    assert found["metrics"]["Acc"] == 11 / 16 and found["metrics"]["DP"] is None
+    assert found["undefined"]["DP"] == "group 2 has 0 samples"
+    found = result(capsys, write(BASIC), "--groups", "0,1,2", "--undefined", "omit")
+    assert found["metrics"]["DP"] == 0.125
+    assert found["partial"]["DP"] == "mean of 1 of 2 parts, the others undefined"
+
+
+def test_order_of_groups(write, capsys):
+    forward = result(capsys, write(case("ties_unequal")))["metrics"]["KL"]
+    found = result(capsys, write(case("ties_unequal")), "--groups", "1, 0")
+    assert list(found["groups"]) == ["1", "0"]
+    assert found["metrics"]["KL"] == pytest.approx(1.375867457875431) != forward
+    rows = [(0, 0.1, "10"), (1, 0.2, "9"), (1, 0.2, "1")]
+    assert list(result(capsys, write(rows))["groups"]) == ["1", "9", "10"]
+    assert list(result(capsys, write([*rows, (1, 0.3, "x")]))["groups"]) == ["1", "10", "9", "x"]
+
+
+def test_pairs(write, capsys):
+    expected = next(c for c in CASES["cases"] if c["id"] == "ED:four_groups")
+    path = write(case("four_groups"))
+    assert result(capsys, path)["metrics"]["ED"] == pytest.approx(expected["expected"])
+    every = result(capsys, path, "--pairs", "all")["metrics"]["ED"]
+    assert every == pytest.approx(expected["other_readings"]["all_pairs"])
+
+
+def test_bootstrap(write, capsys):
+    rows = [*BASIC, (1, 0.7, "2"), (0, 0.2, "2")]
+    found = result(capsys, write(rows), "--bootstrap", "50")
+    assert set(found["intervals"]) == ALL
+    assert found["intervals"]["Acc"]["undefined_replicates"] == 0
+    assert found["intervals"]["Acc"]["low"] <= found["metrics"]["Acc"] <= found["intervals"]["Acc"]["high"]
+    assert 0 < found["intervals"]["DP"]["undefined_replicates"] < 50
+    assert set(found["intervals"]["DP"]) == {"low", "high", "undefined_replicates"}
+    none = result(capsys, write(BASIC), "--groups", "0,1,2", "--bootstrap", "5")["intervals"]["DP"]
+    assert none == {"low": None, "high": None, "undefined_replicates": 5}
+
+
+def test_readings(write, capsys):
+    found = result(capsys, write(case("ties_unequal")), "--readings")["readings"]
+    assert found["ED"] == {"max": 0.5, "sum": 0.5}
+    assert found["KL"] == pytest.approx({"reversed": 1.375867457875431, "mean": 0.8260521831465016})
+    assert found["GAUC"] == pytest.approx({"difference": 0.2})
+    assert found["by_group"]["0"]["AUC(pos, neg)"] == 1 and found["by_group"]["1"]["AUC(pos, neg)"] == 3.5 / 4
+    assert found["by_group"]["0"]["AUC(pos, rest neg)"] == 3.5 / 4
+    assert found["by_group"]["0"]["AUC(all, rest)"] == pytest.approx(9 / 15)
+    assert found["by_group"]["1"]["FPR"] == 0.5
+
+
+# --------------------------------------------------------------------------- what a file may look like
+
+
+@pytest.mark.parametrize("forms", [("0", "1"), ("0.0", "1.0"), ("false", "true"), ("False", "TRUE"), (" 0", "1 ")])
+def test_targets_and_groups_in_other_types(write, capsys, forms):
+    rows = [(forms[y], p, (f"{a}.0", str(a))[i % 2]) for i, (y, p, a) in enumerate(BASIC)]
+    assert result(capsys, write(rows)) == result(capsys, write(BASIC))
+
+
+def test_scores_are_read_exactly(write, capsys):
+    rng = np.random.default_rng(0)
+    p, y, a = rng.random(500), rng.integers(0, 2, 500), rng.integers(0, 2, 500)
+    found = result(capsys, write([(y[i], repr(float(p[i])), a[i]) for i in range(500)]))
+    assert found["metrics"] == scoring.evaluate(scoring.check_outcome(p, y, a, ("0", "1")))
+
+
+def test_gzip_stdin_quotes_marks_and_more_columns(write, tmp_path, capsys, monkeypatch):
+    expected = result(capsys, write(BASIC))
+    rows = [(f'"{i}", he said', y, p, a) for i, (y, p, a) in enumerate(BASIC)]
+    data = Path(write(rows, header=("id", "y", " p", "a"))).read_bytes()
+    for name, content in (
+        ("a.csv.gz", gzip.compress(data)),
+        ("mark.csv", b"\xef\xbb\xbf" + data),
+        ("gap.csv", data + b"\n\n"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert result(capsys, str(tmp_path / name)) == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(data))))
+    assert result(capsys, "-") == expected
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def line(text, start):
+    return next(row.split() for row in text.splitlines() if row.split()[:1] == [start])
+
+
+def test_table(write, capsys):
+    assert score(write(case("single_class_group"))) == 0
+    text = capsys.readouterr().out
+    assert "4 predictions: target y, p > 0.5 predicts 1, groups by a" in text
+    assert line(text, "Acc")[1] == "75.00" and line(text, "FPRGap")[1] == "50.00"
+    assert line(text, "WD")[1] == "0.1500" and line(text, "GAUC")[1] == "0.0000"
+    assert line(text, "EO")[1] == "-"
+    assert "EO: undefined, group 1 has no positive" in text
+    assert line(text, "0")[:8] == ["0", "2", "1", "1", "1.0000", "0.5000", "1.0000", "0.0000"]
+    assert line(text, "1")[:8] == ["1", "2", "2", "0", "0.5000", "0.5000", "-", "0.5000"]
+    assert "\x1b" not in text and "reversed" not in text
+
+
+def test_table_of_an_absent_group_prints_no_zero(write, capsys):  # M12
+    assert score(write(case("empty_group")), "--groups", "0,1") == 0
+    assert line(capsys.readouterr().out, "1") == ["1", "0", "0", "0", "-", "-", "-", "-"]
+
+
+def test_table_with_everything(write, capsys):
+    rows = [*BASIC, (1, 0.7, "2"), (0, 0.2, "2")]
+    assert score(write(rows), "--readings", "--bootstrap", "30") == 0
+    text = capsys.readouterr().out
+    assert line(text, "Acc")[3] == "to"
+    assert "ED, max" in text and "ED, sum" in text and "KL, reversed" in text and "KL, mean" in text
+    assert "AUC(pos, rest neg)" in text
+    assert "of 30 bootstrap replicates undefined, interval unreliable" in text
+
+
+# --------------------------------------------------------------------------- bad input
+
+ROW = [(1, 0.9, 0), (0, 0.2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        ([*ROW, (1, "", 0)], [], "column 'p' is NaN in 1 of 3 rows, first in row 3"),
+        ([*ROW, (1, "nan", 0)], [], "column 'p' is NaN"),
+        ([*ROW, (1, 1.5, 0)], [], "column 'p' is outside [0, 1] in 1 of 3 rows, first 1.5 in row 3"),
+        ([*ROW, (1, "inf", 0)], [], "column 'p' is outside [0, 1]"),
+        ([*ROW, (1, "high", 0)], [], "column 'p' holds 'high' in row 3, which is not a number in [0, 1]"),
+        ([*ROW, (2, 0.5, 0)], [], "column 'y' is not 0 or 1 in 1 of 3 rows, first 2 in row 3"),
+        ([*ROW, ("", 0.5, 0)], [], "column 'y' is not 0 or 1"),
+        ([*ROW, ("yes", 0.5, 0)], [], "column 'y' holds 'yes' in row 3, which is not 0 or 1"),
+        ([*ROW, (1, 0.5, ""), (1, 0.5, " ")], [], "column 'a' has no group in 2 of 4 rows, first in row 3"),
+        ([(1, 0.9, 1)], [], "column 'a' has one value, '1',"),
+        ([(1, 0.9, 1)], [], "declare it: --groups 1,OTHER"),
+        ([(1, 0.9, "")], [], "column 'a' has no group in 1 of 1 rows"),
+        (ROW, ["--groups", "0,2"], "column 'a' has the value '1' in 1 of 2 rows, outside the declared groups 0, 2"),
+        (ROW, ["--groups", "0,1,0"], "group '0' is declared twice"),
+        (ROW, ["--groups", "0,1,0.0"], "group '0' is declared twice"),
+        (ROW, ["--groups", "0"], "--groups '0' declares one group"),
+        (ROW, ["--groups", "0,,1"], "--groups '0,,1' has an empty label"),
+        (ROW, ["--groups", ""], "--groups '' has an empty label"),
+        (ROW, ["--pairs", "al"], "--pairs 'al' is unknown; did you mean 'all'?"),
+        (ROW, ["--undefined", "skip"], "--undefined 'skip' is unknown"),
+        (ROW, ["--bootstrap", "-1"], "--bootstrap -1 is no number of replicates"),
+        (ROW, ["--bootstrap", "many"], "Invalid value for '--bootstrap'"),
+        ([*ROW, (1, 0.5)], [], "has 2 values in row 3 but 3 columns"),
+        ([], [], "has a header but no rows"),
+        ([(1, 0.5, f"id{i}") for i in range(101)], [], "column 'a' has 101 different values"),
+    ],
+)
+def test_bad_input(write, capsys, rows, more, said):
+    for json_too in ([], ["--json"]):
+        assert score(write(rows), *more, *json_too) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and err.startswith("fairssl: error: ")
+        assert said in err
+
+
+def test_wrong_column(write, capsys):
+    path = write(ROW, header=("target", "score", "group"))
+    assert run(["score", path, "--target", "targets", "--score", "score", "--group", "group"]) == 2
+    err = capsys.readouterr().err
+    assert "has no column 'targets'; did you mean 'target'? known: group, score, target" in err
+    assert run(["score", path]) == 0  # these names are the defaults
+    assert score(write(ROW, header=("y", "p", "p"))) == 2
+    assert "has more than one column 'p'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (gzip.compress(b"y,p,a\n1,0.5,0\n")[:-9], "is a broken gzip file"),
+        (b"\x80\x81\x00\xff", "is not UTF-8 text"),
+        (b'y,p,a\n1,0.5,"0' + b"0" * 140_000, "is not a CSV file"),
+    ],
+)
+def test_bad_file(tmp_path, capsys, content, said):
+    (tmp_path / "p.csv").write_bytes(content)
+    assert score(str(tmp_path / "p.csv")) == 2
+    err = capsys.readouterr().err
+    assert said in err and "p.csv" in err and err.count("\n") == 1
+
+
+def test_missing_file_and_folder(tmp_path, capsys):
+    assert score(str(tmp_path / "absent.csv")) == 2
+    assert "no file" in (err := capsys.readouterr().err) and "absent.csv" in err
+    assert score(str(tmp_path)) == 2
+    assert "cannot read" in capsys.readouterr().err
