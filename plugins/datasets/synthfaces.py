@@ -2,8 +2,10 @@
 
 Every face is a handful of numbers, drawn before any pixel, so that 32 px and 128 px show the same faces and more images
 never change the first ones. Five binary attributes (`male`, `young`, `attractive`, `big_nose`, `bags_under_eyes`) show
-through a strength each, `2 a - 1 + noise * normal`, that moves shapes and shades; all else (pose, light, skin, hair,
-clothes, background) is independent of them.
+through a strength each, `2 a - 1 + noise * normal`, that moves shapes and shades; all else (pose, light, skin, hair
+colour, background) is independent of them. What a name means here is a convention of the drawing: `male` is short hair,
+a wide jaw, thick brows and stubble; `young` hair with colour and a face without lines; `attractive` a smile, open eyes,
+freckles and a striped top.
 
 For the chosen target and attribute there are two cues. The *fair* cue is the target's own strength: the same in every
 group, so noisy (`cue_noise`) that the best classifier that sees nothing else is right in Phi(1 / cue_noise) of the
@@ -115,12 +117,12 @@ class SynthFaces(Dataset):
                 images[rows] = _render(_look(self._strengths(draw, labels[rows], target, attribute), draw), image_size)
                 done += len(rows)
                 progress("drawing faces", done, total)
-            place = f"synthfaces {self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.group_noise}"
+            place = f"{self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.group_noise}"
             splits[part] = Split(
                 images=images,
                 target=labels[:, NAMES.index(target)].copy(),
                 group=labels[:, NAMES.index(attribute)].copy(),
-                ids=tuple(_hash(f"{place} {part}-{i:07d}", 12) for i in range(n)),
+                ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
             )
         return Splits(**splits, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
 
@@ -139,7 +141,7 @@ class SynthFaces(Dataset):
         return labels
 
     def _strengths(self, draw: _Draw, labels: np.ndarray, target: str, attribute: str) -> dict[str, np.ndarray]:
-        """How strongly each attribute shows, about -1 (absent) or +1 (present), cut at +-2.5 where a face stays a face."""
+        """How strongly each attribute shows: (n,) about -1 (absent) or +1 (present), cut at +-2.5 to stay a face."""
         noise = dict.fromkeys(NAMES, OTHER_NOISE) | {target: self.config.cue_noise, attribute: self.config.group_noise}
         return {
             name: np.clip(2 * labels[:, i] - 1 + noise[name] * draw.normal(), -2.5, 2.5) for i, name in enumerate(NAMES)
@@ -188,7 +190,7 @@ def _mix(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
-    """What n faces look like: lengths (n,) in face units (the head is about 1.0 wide, 1.3 high), colours (n, 3) in 0..1.
+    """What n faces look like: lengths (n,) in face units (a head is about 1.0 by 1.3), colours (n, 3) in 0..1.
 
     Face coordinates: x to the right, y down, the origin in the middle of the head.
     """
@@ -202,11 +204,11 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         return _mix(np.array(light), np.array(dark), share[:, None])
 
     age = np.clip(0.5 - 0.5 * young, 0, 1.5)
-    skin = tone((0.97, 0.80, 0.68), (0.42, 0.27, 0.19), u()) * colour(u(0.96, 1.04), u(0.96, 1.04), u(0.93, 1.07))
+    skin = tone((0.97, 0.80, 0.68), (0.52, 0.35, 0.26), u()) * colour(u(0.96, 1.04), u(0.96, 1.04), u(0.93, 1.07))
     pigment = tone((0.62, 0.43, 0.20), (0.07, 0.05, 0.05), u() ** 0.5)
     grey = u(0.62, 0.84)[:, None] * np.array((1.0, 0.99, 0.97))
     hair = _mix(pigment, grey, np.clip(1.1 * age, 0, 1)[:, None])
-    ground = colour(u(), u(), u()) * 0.5 + u(0.1, 0.5)[:, None]
+    ground = colour(u(), u(), u()) * 0.2 + u(0.2, 0.7)[:, None]
     lip = skin * np.array((0.85, 0.52, 0.52)) * u(0.9, 1.05)[:, None]
     wide = u(0.47, 0.54)
     return {
@@ -221,20 +223,22 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         "light_y": 0.10 * draw.normal(),
         "exposure": u(0.86, 1.12),
         "ground": ground,
-        "ground_to": np.clip(ground + (colour(u(), u(), u()) - 0.5) * 0.5, 0, 1),
+        "ground_to": np.clip(ground + (colour(u(), u(), u()) - 0.5) * 0.3, 0, 1),
         "ground_angle": u(0, 2 * np.pi),
-        "wave_size": u(0.02, 0.07),
+        "wave_size": u(0.0, 0.04),
         "wave_kx": u(-9, 9),
         "wave_ky": u(-9, 9),
         "wave_at": u(0, 2 * np.pi),
-        "clothes": colour(u(), u(), u()) * 0.75 + 0.1,
+        "clothes": colour(u(), u(), u()) * 0.3 + u(0.25, 0.55)[:, None],
+        "stripes": np.clip(0.24 + 0.2 * attractive, 0, 0.7),
+        "stripes_at": u(0, 2 * np.pi),
         "collar": u(0.12, 0.32),
         # head
         "skin": np.clip(skin, 0, 1),
         "wide": wide,
         "high": u(0.62, 0.70),
         "jaw": 0.10 * male - 0.06 + u(-0.06, 0.06),
-        "beard": np.clip(0.16 + 0.17 * male, 0, 0.5),
+        "beard": np.clip(0.11 + 0.12 * male, 0, 0.4),
         # hair
         "hair": hair,
         "hair_wide": wide + u(0.07, 0.15) - 0.03 * male,
@@ -246,8 +250,8 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         # eyes and brows
         "eye_x": u(0.19, 0.235),
         "eye_y": u(-0.12, -0.05),
-        "eye_wide": u(0.085, 0.10) + 0.012 * attractive,
-        "eye_high": u(0.045, 0.055) + 0.012 * attractive,
+        "eye_wide": u(0.085, 0.10) + 0.016 * attractive,
+        "eye_high": u(0.050, 0.058) + 0.018 * attractive,
         "gaze": u(-0.035, 0.035),
         "iris": tone((0.35, 0.55, 0.70), (0.20, 0.10, 0.05), u()),
         "brow_y": u(0.13, 0.17),
@@ -258,26 +262,30 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         "bags": np.clip(0.24 + 0.26 * bags, 0, 0.75),
         "bags_high": 0.085 + 0.015 * bags,
         "lines": np.clip(0.45 * age, 0, 0.6),
+        "freckles": np.clip(0.13 + 0.11 * attractive, 0, 0.4),
+        "freckles_at": u(0, 2 * np.pi),
+        "freckles_kx": u(15, 19),
+        "freckles_ky": u(15, 19),
         "glow": np.clip(0.10 + 0.08 * attractive, 0, 0.35),
         # nose
         "nose_y": u(0.13, 0.19),
-        "nose_wide": 0.105 + 0.038 * nose + u(-0.006, 0.006),
-        "nose_high": 0.065 + 0.018 * nose,
-        "nose_shade": u(0.12, 0.2) + 0.04 * nose,
+        "nose_wide": 0.125 + 0.055 * nose + u(-0.006, 0.006),
+        "nose_high": 0.085 + 0.028 * nose,
+        "nose_shade": u(0.16, 0.24) + 0.05 * nose,
         "nose_side": np.where(u() < 0.5, -1.0, 1.0),
         # mouth
         "mouth_y": u(0.37, 0.42),
-        "mouth_wide": u(0.19, 0.22) + 0.02 * attractive,
-        "smile": 0.015 + 0.042 * attractive,
+        "mouth_wide": u(0.20, 0.225) + 0.035 * attractive,
+        "smile": 0.015 + 0.048 * attractive,
         "lip": lip,
-        "lip_high": u(0.042, 0.05) + 0.010 * attractive,
-        "open": np.clip(0.018 + 0.012 * attractive, 0.006, 0.06),
+        "lip_high": u(0.052, 0.058) + 0.017 * attractive,
+        "open": np.clip(0.024 + 0.019 * attractive, 0.006, 0.08),
         "teeth": np.clip(0.45 + 0.3 * attractive, 0, 1),
     }
 
 
 def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
-    """(n,) and (n, 3) parameters -> uint8 (n, 3, size, size). A layer's edge is a ramp one pixel wide about its outline."""
+    """(n,) and (n, 3) parameters -> uint8 (n, 3, size, size). An edge is a ramp one pixel wide about its outline."""
     p = {k: v.astype(np.float32).reshape(len(v), *v.shape[1:], 1, 1) for k, v in look.items()}
     grid = ((np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1)[None, None]  # pixel centres in -1..1
     right, down = grid, grid.swapaxes(1, 2)
@@ -311,7 +319,9 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     picture[...] = _mix(p["ground"], p["ground_to"], along[:, None])
     picture[...] += (p["wave_size"] * np.sin(p["wave_kx"] * right + p["wave_ky"] * down + p["wave_at"]))[:, None]
 
-    paint(ellipse(x, y - 1.3, 0.95, 0.55), p["clothes"])
+    body = ellipse(x, y - 1.3, 0.95, 0.55)
+    paint(body, p["clothes"])
+    shade(body * np.sin(14 * (y - 0.25 * np.abs(x)) + p["stripes_at"]), p["stripes"])
     side = np.abs(x)
     outer = (x / p["hair_wide"]) ** 2 + (np.minimum(y, 0) / p["hair_high"]) ** 2 - 1  # an arch: straight below y = 0
     paint(inside(outer * (0.5 * p["hair_wide"])) * inside(y - p["hair_end"] + 0.6 * x**2), p["hair"])
@@ -325,6 +335,9 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     head_cover = inside(head)
     paint(head_cover, p["skin"])
     shade(head_cover, -p["light_x"] * 1.6 * x)
+
+    wave = np.sin(p["freckles_kx"] * x + p["freckles_at"]) * np.sin(p["freckles_ky"] * y - p["freckles_at"])
+    shade(head_cover * np.clip(2.5 * wave - 0.75, 0, 1), 1.2 * p["freckles"])
 
     fx = x - p["yaw"]  # features turn with the head
     side, sign = np.abs(fx), np.sign(fx)
