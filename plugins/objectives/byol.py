@@ -37,7 +37,7 @@ class BYOL(Objective):
         self.projector = mlp(ctx.feature_dim, config.hidden_dim, config.projection_dim)
         self.predictor = mlp(config.projection_dim, config.hidden_dim, config.projection_dim)
         target = copy.deepcopy(ctx.encoder).requires_grad_(False)
-        self.target_encoder = target.to(memory_format=torch.channels_last)  # as fast as the online one; changes no value
+        self.target_encoder = target.to(memory_format=torch.channels_last)  # fast, like the online one
         self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
 
     def project(self, f: Tensor) -> Tensor:
