@@ -31,7 +31,7 @@ FLATTERING = {"young", "attractive"}  # in CelebA these two go together, and aga
 OTHER_NOISE = 0.5  # of the attributes that are neither target nor group
 MIN_SIZE = 8  # pixels
 CHUNK_PIXELS = 1 << 16  # drawn at once: a chunk's float32 planes then stay in the cache
-N_COLUMNS = 96  # uniform numbers set aside per face
+N_COLUMNS = 80  # uniform numbers set aside per face
 
 
 class SynthFaces(Dataset):
@@ -185,7 +185,7 @@ class _Draw:
         return np.sqrt(-2 * np.log1p(-self.uniform())) * np.cos(2 * np.pi * self.uniform())
 
 
-def _mix(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
+def _mix(a: np.ndarray | float, b: np.ndarray | float, share: np.ndarray) -> np.ndarray:
     return a + (b - a) * share
 
 
@@ -296,7 +296,7 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
 
     def inside(d: np.ndarray) -> np.ndarray:
         """Cover of the region d < 0, d a distance in face units."""
-        return np.clip(np.float32(0.5) - d * per_unit, 0, 1)
+        return np.clip(0.5 - d * per_unit, 0, 1)
 
     def band(d: np.ndarray, half: np.ndarray | float) -> np.ndarray:
         """Cover of |d| < half, right also where that is thinner than a pixel."""
@@ -308,7 +308,7 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
 
     picture = np.empty((len(x), 3, size, size), np.float32)
 
-    def paint(cover: np.ndarray, colour: np.ndarray) -> None:
+    def paint(cover: np.ndarray, colour: np.ndarray | float) -> None:
         picture[...] += cover[:, None] * (colour - picture)
 
     def shade(cover: np.ndarray, by: np.ndarray | float) -> None:
@@ -325,10 +325,8 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     side = np.abs(x)
     outer = (x / p["hair_wide"]) ** 2 + (np.minimum(y, 0) / p["hair_high"]) ** 2 - 1  # an arch: straight below y = 0
     paint(inside(outer * (0.5 * p["hair_wide"])) * inside(y - p["hair_end"] + 0.6 * x**2), p["hair"])
-    paint(inside(side - 0.19) * inside(-y) * inside(y - 0.72 - p["collar"] + side), p["skin"] * np.float32(0.82))
-    paint(
-        ellipse(side - p["wide"], y - 0.02, 0.06, 0.11) * inside(p["hair_end"] - 0.15 - y), p["skin"] * np.float32(0.88)
-    )
+    paint(inside(side - 0.19) * inside(-y) * inside(y - 0.72 - p["collar"] + side), p["skin"] * 0.82)
+    paint(ellipse(side - p["wide"], y - 0.02, 0.06, 0.11) * inside(p["hair_end"] - 0.15 - y), p["skin"] * 0.88)
 
     width = p["wide"] * (1 + p["jaw"] * np.clip(y * 2, 0, 1))
     head = ((x / width) ** 2 + (y / p["high"]) ** 2 - 1) * (0.5 * p["wide"])
@@ -355,18 +353,18 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
         + p["fringe_bend"] * (0.12 - x**2)
         - 0.9 * np.maximum(np.abs(x) - 0.3, 0)
     )
-    paint(inside(head - 0.02) * inside(edge), p["hair"] * np.float32(0.92))
+    paint(inside(head - 0.02) * inside(edge), p["hair"] * 0.92)
 
     ex, ey = side - p["eye_x"], y - p["eye_y"]
     shade(ellipse(ex, ey - 0.075, 0.125, p["bags_high"]), p["bags"])
-    paint(ellipse(ex, ey, p["eye_wide"] + 0.015, p["eye_high"] + 0.015), p["skin"] * np.float32(0.62))
+    paint(ellipse(ex, ey, p["eye_wide"] + 0.015, p["eye_high"] + 0.015), p["skin"] * 0.62)
     eye = ellipse(ex, ey, p["eye_wide"], p["eye_high"])
-    paint(eye, np.float32(0.96))
+    paint(eye, 0.96)
     look_at = ex - p["gaze"] * sign
     paint(ellipse(look_at, ey, 0.055, 0.055) * eye, p["iris"])
-    paint(ellipse(look_at, ey, 0.027, 0.027) * eye, np.float32(0.04))
+    paint(ellipse(look_at, ey, 0.027, 0.027) * eye, 0.04)
     brow = ey + p["brow_y"] + p["brow_slope"] * ex + p["brow_bend"] * ex**2
-    paint(band(brow, p["brow_half"]) * inside(np.abs(ex) - 0.115), p["hair"] * np.float32(0.65))
+    paint(band(brow, p["brow_half"]) * inside(np.abs(ex) - 0.115), p["hair"] * 0.65)
 
     ny = y - p["nose_y"]
     shade(
@@ -381,7 +379,7 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     middle = np.abs(mouth_at - p["smile"] * np.maximum(across, -0.3))
     paint(inside(middle - p["lip_high"] * across), p["lip"])
     gap = inside(middle - p["open"] * across)
-    paint(gap, _mix(np.float32(0.18), np.float32(0.97), p["teeth"][:, None]))
+    paint(gap, _mix(0.18, 0.97, p["teeth"][:, None]))
 
     picture *= (p["exposure"] * (1 + p["light_x"] * right + p["light_y"] * down))[:, None]
     return np.clip(picture * 255 + 0.5, 0, 255).astype(np.uint8)
