@@ -310,8 +310,13 @@ def _n_threads() -> int:
 
 def _ahead(pool: ThreadPoolExecutor, work: Callable[[str], T], items: Names) -> Iterator[T]:
     """`map` over a pool, at most one chunk ahead: bounded memory, whatever the length."""
+
+    def some(start: int) -> list[T]:
+        return [work(item) for item in items[start : start + 16]]  # one by one, the pool costs as much as the decoding
+
     for start in range(0, len(items), CHUNK):
-        yield from pool.map(work, items[start : start + CHUNK])
+        for results in pool.map(some, range(start, min(start + CHUNK, len(items)), 16)):
+            yield from results
 
 
 def _write_whole(path: Path, write: Callable[[Any], Any]) -> None:

@@ -267,7 +267,8 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> tuple
                 needed = wanted + 2 * n_eval
                 short = min(np.ndindex(sizes.shape), key=lambda c: sizes[c] / needed[c])
                 have, need = int(sizes[short]), int(needed[short])
-                train, n = wanted * have // need, n_eval * have // need
+                n = max(1, n_eval * have // need)
+                train = np.minimum(wanted * have // need, sizes - 2 * n)
                 notes = [
                     f"validation and test: {n} of each gender x group instead of {n_eval}, and training "
                     f"{train.sum():,} images instead of {wanted.sum():,}, all scaled by {have / need:.3f}: "
