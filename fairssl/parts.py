@@ -60,6 +60,8 @@ class Part(nn.Module):
 class Objective(Part):
     """The part a method cannot do without. It owns what lies between the backbone and the loss."""
 
+    feature_dim: int | None = None  # F, where `represent` changes the width; None: F is D
+
     def represent(self, h: Tensor) -> Tensor:
         """(B, D) backbone feature -> (B, F) representation: what the probe, the adversary and an eraser see."""
         return h

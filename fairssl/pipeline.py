@@ -81,7 +81,7 @@ class Plan:
 # --------------------------------------------------------------------------- resolve
 
 
-def resolve(request: Request, allow_absent: bool = False) -> Plan:
+def resolve(request: Request, allow_absent: bool = False, progress: Progress = silent) -> Plan:
     """Check everything the user wrote, then find the data, then write down every run. Reads no image.
 
     With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.

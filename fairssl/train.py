@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fairssl import registry
 from fairssl.data import DeviceSplit, IndexStream, cells_of, views
-from fairssl.parts import Encoder, Part
+from fairssl.parts import Encoder, Objective, Part
 from fairssl.spec import RunSpec, derive_seed
 from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
 
@@ -59,7 +59,9 @@ def build_parts(spec: RunSpec, encoder: Encoder, data: DeviceSplit, n_groups: in
     parts: dict[str, Part] = {}
     for kind, part in ((registry.objectives, spec.method.objective), *((registry.heads, h) for h in spec.method.heads)):
         torch.manual_seed(derive_seed("part", part.name, spec.seed))
-        parts[part.name] = kind.build(part.name, part.params, ctx=context)
+        parts[part.name] = built = kind.build(part.name, part.params, ctx=context)
+        if isinstance(built, Objective) and built.feature_dim is not None:
+            context = replace(context, feature_dim=built.feature_dim)
     return parts
 
 
@@ -121,7 +123,7 @@ class Trainer:
         self.first_bad = torch.full((), -1.0, dtype=torch.float64, device=self.device)
         self.sums: dict[str, Tensor] = {}  # of the epoch so far
         self.history: list[dict[str, float]] = []
-        self.done = 0  # steps; the device's own count is step_count
+        self.done = self.resumed_at = 0  # steps; the device's own count is step_count
 
     # ------------------------------------------------------------- one step
 
@@ -215,6 +217,7 @@ class Trainer:
         """
         if work is not None:
             self.resume(work)
+        self.resumed_at = self.done
         started = last_saved = time.perf_counter()
         while self.done < self.n_steps:
             position = self.done % self.steps_per_epoch
@@ -254,11 +257,7 @@ class Trainer:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything the future of the run depends on: tensors and JSON."""
-        tensors = {
-            f"{prefix}.{name}": value.detach().contiguous()
-            for prefix, module in self.modules().items()
-            for name, value in module.state_dict().items()
-        }
+        tensors = self.parameters_and_buffers()
         for prefix, optimizer in self._optimizers().items():
             for number, slots in optimizer.state_dict()["state"].items():
                 for slot, value in slots.items():
@@ -273,10 +272,22 @@ class Trainer:
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"adam": self.optimizer, **({"dual": self.dual_optimizer} if self.dual_optimizer else {})}
 
-    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+    def parameters_and_buffers(self) -> dict[str, Tensor]:
+        """The state of the encoder and of every part, by name: what a finished run keeps."""
+        return {
+            f"{prefix}.{name}": value.detach().contiguous()
+            for prefix, module in self.modules().items()
+            for name, value in module.state_dict().items()
+        }
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `parameters_and_buffers`; other names are passed over."""
         for prefix, module in self.modules().items():
             module.load_state_dict({k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")})
+
+    def load(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.load_weights(tensors)
         for prefix, optimizer in self._optimizers().items():
             slots: dict[int, dict[str, Tensor]] = {}
             for key, value in tensors.items():
@@ -297,14 +308,20 @@ class Trainer:
         self.step_count.fill_(self.done)
 
     def save(self, work: Path) -> None:
-        """Write a checkpoint and drop all but the newest `KEEP`; a kill at any moment leaves a whole one."""
+        """Write a checkpoint and drop all but the newest `KEEP`; a kill at any moment, or a full disk, leaves a whole one."""
         work.mkdir(parents=True, exist_ok=True)
         tensors, meta = self.state()
+        content = save({k: v.cpu().clone() for k, v in tensors.items()}, metadata={"meta": json.dumps(meta)})
         path = work / f"checkpoint-{self.done:09d}.safetensors"
         temporary = path.with_suffix(".partial")
-        save_file({k: v.cpu().clone() for k, v in tensors.items()}, temporary, metadata={"meta": json.dumps(meta)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         temporary.replace(path)
         for old in sorted(work.glob("checkpoint-*.safetensors"))[:-KEEP]:
             old.unlink()
@@ -354,12 +371,3 @@ def _shown(batch: Batch, part: Part) -> Batch:
 
 def _warn(message: str) -> None:
     print(f"fairssl: warning: {message}", file=sys.stderr)
-
-
-def history_csv(history: list[dict[str, float]]) -> str:
-    """One row per epoch; floats round-trip; no times, so that equal runs give equal bytes."""
-    if not history:
-        return ""
-    names = list(history[0])
-    lines = [",".join(names), *(",".join(repr(row.get(name, "")) for name in names) for row in history)]
-    return "\n".join(lines) + "\n"

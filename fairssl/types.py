@@ -152,7 +152,7 @@ class Context:
     """What a part may know when it is built."""
 
     encoder: nn.Module  # copy it if you need a second one; do not keep it
-    feature_dim: int  # D
+    feature_dim: int  # D for the objective, F for heads
     image_shape: tuple[int, int, int]  # C, H, W
     n_train: int
     n_annotated: int

@@ -1,0 +1,97 @@
+"""Progress bars on stderr, on a terminal only: piped output has none of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairssl.pipeline import Cell
+    from fairssl.store import Record
+
+
+class Bars:
+    """A launch's log. This one says nothing but its notes; on a terminal `_Live` takes its place."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        """A `Progress` for whatever goes on now."""
+
+    def note(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._print(f"fairssl: {text}")
+
+    def pretraining(self, number: int, n: int, cells: Sequence[Cell]) -> None:
+        pass
+
+    def done(self, cell: Cell, record: Record) -> None:
+        if record.state != "ok":
+            last = (record.error or "").strip().splitlines()[-1]
+            self._print(f"fairssl: {cell.label} seed {cell.spec.seed} {record.state}: {last}")
+
+    def _print(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+
+class _Live(Bars):
+    """One bar over all pretrainings with the time left, one for the stage at hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._all = self.bars.add_task("all", total=None, visible=False)
+        self._stage = self.bars.add_task("", total=None, visible=False)
+        self._what = ""
+        self._number = 0
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            self._what = what
+            self.bars.reset(self._stage, description=what, total=total, visible=True)
+        self.bars.update(self._stage, completed=done, total=total)
+        if what == "train":
+            self.bars.update(self._all, completed=self._number + done / total)
+
+    def pretraining(self, number: int, n: int, cells: Sequence[Cell]) -> None:
+        self._number = number
+        first = cells[0]
+        name = f"{first.label} on {first.spec.data.dataset}, seed {first.spec.seed} ({number + 1} of {n})"
+        self.bars.update(self._all, description=name, total=n, completed=number, visible=True)
+        self._what = ""
+
+    def done(self, cell: Cell, record: Record) -> None:
+        if record.state != "ok":
+            super().done(cell, record)
+            return
+        shown = "  ".join(f"{k} {100 * record.metrics[k]:.1f}" for k in ("Acc", "ED") if record.metrics.get(k) is not None)
+        data = cell.spec.data
+        self._print(f"{cell.label:14} {data.dataset}/{data.target}/{data.attribute} seed {cell.spec.seed}  {shown}")
+
+    def _print(self, line: str) -> None:
+        self.bars.console.print(line, highlight=False, markup=False)
+
+
+@contextmanager
+def bars() -> Iterator[Bars]:
+    """The bars of one command: live on a terminal, silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield Bars()
+        return
+    live = _Live()
+    with live.bars:
+        yield live
