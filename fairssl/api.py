@@ -33,9 +33,25 @@ _FROM = {
     "fairssl.packs": ("ImageFiles", "download_fault", "hashed_order", "pack", "short_id"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.plugin": ("Dataset", "PluginConfig", "metric"),
-    "fairssl.types": (
-        "Batch Card Context DataFacts Defaults Embeddings Method Outcome Progress Split Splits Stream Terms Undefined UserError Value silent"
-    ).split(),
+    "fairssl.types": [
+        "Batch",
+        "Card",
+        "Context",
+        "DataFacts",
+        "Defaults",
+        "Embeddings",
+        "Method",
+        "Outcome",
+        "Progress",
+        "Split",
+        "Splits",
+        "Stream",
+        "Terms",
+        "Undefined",
+        "UserError",
+        "Value",
+        "silent",
+    ],
 }
 _WHERE = {name: module for module, names in _FROM.items() for name in names}
 

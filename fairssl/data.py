@@ -45,9 +45,22 @@ def annotated_subset(group: np.ndarray, n_groups: int, share: float, attribute: 
     return np.sort(chosen)
 
 
+def balanced(rows: Tensor, target: Tensor, group: Tensor, seed: int) -> Tensor:
+    """Of the positions `rows`, equally many of each target x group cell that has any, drawn by seed; ascending."""
+    cell = group[rows] * 2 + target[rows]
+    gen = torch.Generator().manual_seed(derive_seed("balanced", seed))
+    shuffled = torch.randperm(len(rows), generator=gen)
+    rows, cell = rows[shuffled], cell[shuffled]
+    codes, counts = torch.unique(cell, return_counts=True)
+    take = int(counts.min())
+    return torch.cat([rows[cell == code][:take] for code in codes]).sort().values
+
+
 def to_device(split: Split, annotated: np.ndarray, device: torch.device) -> DeviceSplit:
     """Everything the loop reads, on the device; a memory-mapped pack stays on disk when the device is the CPU."""
-    images = torch.from_numpy(np.require(split.images, requirements="W")) if split.images.flags.writeable else _wrap(split)
+    images = (
+        torch.from_numpy(np.require(split.images, requirements="W")) if split.images.flags.writeable else _wrap(split)
+    )
     shown = np.full(len(split), -1, dtype=np.int64)
     shown[annotated] = split.group[annotated]
     return DeviceSplit(

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairssl.pipeline import Cell, Embedded, Evaluation, Plan, SplitsCache, environment, facts, prepare
-from fairssl.store import Predictions, Record, RunStore, StoreError
+from fairssl.store import Measured, Predictions, Record, RunStore, StoreError
 from fairssl.types import Splits, Undefined, UserError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def todo(plan: Plan, store: RunStore, retry_failed: bool = False) -> dict[str, l
     """pretrain key -> the cells that still need a run, each key once. Failed and diverged ones only when asked."""
     missing: dict[str, list[Cell]] = {}
     for pretrain_key, cells in plan.pretrainings().items():
-        wanted = {}
+        wanted: dict[str, Cell] = {}
         for cell in cells:
             state = store.state(cell.spec.key)
             if state is None or (retry_failed and state != "ok"):
@@ -102,7 +102,9 @@ def run_local(
     for number, (pretrain_key, cells) in enumerate(missing.items()):
         log.pretraining(number, len(missing), cells)
         with store.claim(pretrain_key, wait=True):
-            cells = [c for c in cells if store.state(c.spec.key) is None or retry_failed]  # another bench may have been here
+            cells = [
+                c for c in cells if store.state(c.spec.key) is None or retry_failed
+            ]  # another bench may have been here
             if cells:
                 _run_shared(pretrain_key, cells, splits, store, device, log, stop)
 
@@ -197,7 +199,7 @@ def _result(
         **test,
         state="ok",
         cells=cells,
-        validation=_split_values(found.val),
+        validation=Measured(**_split_values(found.val)),
         leakage=dict(found.leakage),
         timings=timings,
     )

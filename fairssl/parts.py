@@ -60,6 +60,10 @@ class Part(nn.Module):
 class Objective(Part):
     """The part a method cannot do without. It owns what lies between the backbone and the loss."""
 
+    gives: ClassVar[str] = (
+        "embedding"  # what `project` returns; "logits": (B,) of y = 1, for heads that judge a classifier
+    )
+    trains: ClassVar[bool] = True  # False: no step is taken, the encoder stays as it was drawn
     feature_dim: int | None = None  # F, where `represent` changes the width; None: F is D
 
     def represent(self, h: Tensor) -> Tensor:
@@ -76,7 +80,12 @@ class Objective(Part):
 
 
 class Head(Part):
-    """A part that an objective can be combined with. Its Config has `weight`."""
+    """A part that an objective can be combined with. Its Config has `weight`.
+
+    With no `streams` it takes no part in training and shares the pretraining of its objective; see `fit`.
+    """
+
+    needs: ClassVar[str | None] = None  # "logits", "embedding": what the objective must give; None: either will do
 
     class Config(HeadConfig):
         pass

@@ -125,7 +125,9 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
                     annotated=card.defaults.annotated if request.annotated is None else request.annotated,
                     encoder=encoders[encoder],
                     train=train,
-                    probe=configure(_Named(ProbeConfig), "probe", values.get("probe", {})),
+                    probe=configure(
+                        _Named(ProbeConfig), "probe", {**methods[text].probe_params, **values.get("probe", {})}
+                    ),
                     metrics=metric_versions(),
                     seed=seed,
                 )
@@ -175,7 +177,9 @@ def _pairs(request: Request, name: str, source: Dataset) -> list[tuple[str, str]
     return pairs
 
 
-def _find(source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool) -> tuple[Path | None, DataFacts | None]:
+def _find(
+    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool
+) -> tuple[Path | None, DataFacts | None]:
     if source.card.embedded:
         return None, source.inspect(None)
     from fairssl.packs import data_root
@@ -197,15 +201,15 @@ def _image_size(request: Request, name: str, card: Any, preset: str, facts: Data
     stored = facts.max_image_size if facts else None
     if request.image_size is not None:
         if stored is not None and request.image_size > stored:
-            raise UserError(f"--image-size {request.image_size}: the images of {name} are stored at {stored} px; at most that")
+            raise UserError(
+                f"--image-size {request.image_size}: the images of {name} are stored at {stored} px; at most that"
+            )
         return request.image_size
     size = card.defaults.image_size if preset != "smoke" or card.embedded else min(32, card.defaults.image_size)
     return size if stored is None else min(size, stored)
 
 
-def _train(
-    request: Request, card: Any, preset: str, ours: Mapping[str, Any], user: Mapping[str, Any]
-) -> TrainConfig:
+def _train(request: Request, card: Any, preset: str, ours: Mapping[str, Any], user: Mapping[str, Any]) -> TrainConfig:
     """Preset, then what the method sets, then --set, then the flags; a flag and a --set that disagree are refused."""
     epochs = card.defaults.epochs
     if preset == "quick":
@@ -283,7 +287,9 @@ def check_splits(data: DataSpec, splits: Splits) -> None:
         raise UserError(f"target {data.target!r} has one value ({targets[0]}) in the training split of {data.dataset}")
     groups = np.unique(splits.train.group[splits.train.group >= 0])
     if len(groups) < 2:
-        raise UserError(f"attribute {data.attribute!r} has one value in the training split of {data.dataset}; nothing to compare")
+        raise UserError(
+            f"attribute {data.attribute!r} has one value in the training split of {data.dataset}; nothing to compare"
+        )
 
 
 def prepare(spec: RunSpec, splits: Splits, device: torch.device) -> Trainer:
@@ -343,12 +349,15 @@ class Embedded:
             test=evaluate(outcomes["test"]),
             val=evaluate(outcomes["val"]),
             outcome=outcomes["test"],
-            leakage=leakage(self.features["train"], self.splits.train.group, self.features["test"], self.splits.test.group),
+            leakage=leakage(
+                self.features["train"], self.splits.train.group, self.features["test"], self.splits.test.group
+            ),
         )
 
     def _scorer(self, spec: RunSpec) -> Scorer:
         import torch
 
+        from fairssl.data import balanced
         from fairssl.probe import fit_probe
 
         if spec.method.probe == "own":
@@ -358,14 +367,18 @@ class Embedded:
                 with torch.inference_mode():
                     found = own(f)
                 if found is None:
-                    raise TypeError(f"objective {spec.method.objective.name!r} says it scores by itself, but returned None")
+                    raise TypeError(
+                        f"objective {spec.method.objective.name!r} says it scores by itself, but returned None"
+                    )
                 return found
 
             return score
         f, target = self.features["train"], torch.from_numpy(self.splits.train.target)
-        if spec.method.probe == "annotated_head":
-            rows = self.trainer.data.annotated
-            f, target = f[rows], target[rows.cpu()]
+        if spec.method.probe in ("annotated_head", "balanced_head"):
+            rows = self.trainer.data.annotated.cpu()
+            if spec.method.probe == "balanced_head":
+                rows = balanced(rows, target, torch.from_numpy(self.splits.train.group), spec.seed)
+            f, target = f[rows.to(f.device)], target[rows]
         return fit_probe(f, target, spec.probe, spec.seed)
 
 
@@ -385,7 +398,9 @@ def environment(device: torch.device) -> dict[str, str]:
         "torchvision": torchvision.__version__,
         "timm": timm.__version__,
         "numpy": numpy.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})",
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{device.type} ({platform.machine()})",
         "threads": str(torch.get_num_threads()),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,7 +86,7 @@ def _lbfgs(x: Tensor, target: Tensor, config: ProbeConfig, seed: int) -> Scorer:
     return lambda new: torch.from_numpy(model.predict_proba(new.cpu().double().numpy())[:, 1])
 
 
-def _logistic(x: Tensor, codes: Tensor, l2: float):  # type: ignore[no-untyped-def]
+def _logistic(x: Tensor, codes: Tensor, l2: float) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -107,7 +108,9 @@ def _knn(x: Tensor, target: Tensor, config: ProbeConfig, seed: int) -> Scorer:
     return scores
 
 
-def leakage(train: Tensor, train_group: np.ndarray, test: Tensor, test_group: np.ndarray) -> dict[str, float | str | bool | None]:
+def leakage(
+    train: Tensor, train_group: np.ndarray, test: Tensor, test_group: np.ndarray
+) -> dict[str, float | str | bool | None]:
     """How well a fresh linear classifier, trained on all training features, finds the group on the test features.
 
     An adversary at chance is no proof of a fair representation (Elazar and Goldberg 2018). `accuracy` and

@@ -170,8 +170,9 @@ def pick_class(base: str) -> Callable[[Any, str], Any]:
         if len(found) != 1:
             names = ", ".join(c.__name__ for c in found) or "none"
             raise BrokenPlugin(f"{module.__name__} must define exactly one public {base} class, found {names}")
-        found[0].name = name
-        return found[0]
+        chosen: Any = found[0]
+        chosen.name = name
+        return chosen
 
     return pick
 
@@ -186,7 +187,9 @@ def _pick_method(module: Any, name: str) -> Any:
 
 
 def _pick_metric(module: Any, name: str) -> Any:
-    found = [v for v in vars(module).values() if hasattr(v, "symbol") and getattr(v, "__module__", "") == module.__name__]
+    found = [
+        v for v in vars(module).values() if hasattr(v, "symbol") and getattr(v, "__module__", "") == module.__name__
+    ]
     if len(found) != 1:
         raise BrokenPlugin(f"{module.__name__} must define exactly one function under @metric, found {len(found)}")
     found[0].name = name

@@ -38,7 +38,7 @@ class MethodSpec(Spec):
     objective: PartSpec
     heads: tuple[PartSpec, ...] = ()  # by name; a head of weight 0 is not here
     sampler: Sampler = "shuffle"
-    probe: ProbeKind = "linear"
+    probe: ProbeKind = "linear"  # what scores
     streams: tuple[str, ...] = ("all",)  # what is drawn, the objective's own first
     target: Seen = "none"
     group: Seen = "none"
@@ -122,16 +122,25 @@ class RunSpec(Spec):
 
     @cached_property
     def pretrain_key(self) -> str:
-        """Names the trained encoder: the key without what training never saw."""
+        """Names the trained encoder: the key without what training never saw, and without heads that take no part in it."""
         content = self.model_dump(mode="json")
-        for part in ("name", "probe"):
-            del content["method"][part]
-        for part in ("probe", "metrics"):
-            del content[part]
+        del content["probe"], content["metrics"]
+        method = content["method"]
+        trained = [h for h in self.method.heads if registry.heads.get(h.name).streams]
+        parts = [registry.objectives.get(self.method.objective.name), *(registry.heads.get(h.name) for h in trained)]
+        content["method"] = {
+            "objective": method["objective"],
+            "heads": [h.model_dump(mode="json") for h in trained],
+            "sampler": method["sampler"],
+        }
         depends = registry.datasets.get(self.data.dataset).card.train_depends_on
-        if self.method.target == "none" and "target" not in depends:
+        if (
+            "target" not in depends
+            and method["sampler"] != "cell_balanced"
+            and all("target" not in p.sees for p in parts)
+        ):
             del content["data"]["target"]
-        if "annotated" not in self.method.streams and self.method.group == "none":
+        if "annotated" not in self.method.streams and all("group" not in p.sees for p in parts):
             del content["annotated"]
             if "attribute" not in depends:
                 del content["data"]["attribute"]
@@ -168,7 +177,9 @@ def parse_method(text: str) -> Method:
             registry.objectives.locate(first)
         except UnknownName:
             known = {*registry.methods.where(), *registry.objectives.where()}
-            raise UserError(f"unknown method {text!r}: {first!r} is no method and no objective{near(first, known)}") from None
+            raise UserError(
+                f"unknown method {text!r}: {first!r} is no method and no objective{near(first, known)}"
+            ) from None
         method = Method(summary=registry.objectives.summary(first), paper="", objective=first)
     heads = {name: dict(params) for name, params in method.heads.items()}
     for piece in rest:
@@ -185,7 +196,7 @@ def parse_method(text: str) -> Method:
 
 def _named_method(text: str) -> Method | None:
     names = registry.methods.where()
-    if text in names or ":" in text and text.rpartition(":")[2] in registry.methods.offers():
+    if text in names or (":" in text and text.rpartition(":")[2] in registry.methods.offers()):
         return registry.methods.get(text)
     for name in names:
         method = registry.methods.get(name)
@@ -231,14 +242,20 @@ def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpe
     heads = [part_spec(registry.heads, name, _merge(name, method.heads[name], values)) for name in sorted(method.heads)]
     heads = [head for head in heads if head.params["weight"] != 0]
     parts = [registry.objectives.get(objective.name), *(registry.heads.get(head.name) for head in heads)]
+    for head in parts[1:]:
+        if head.needs is not None and head.needs != parts[0].gives:
+            raise UserError(
+                f"method {text!r}: head {head.name!r} needs an objective that gives {head.needs}, "
+                f"{objective.name!r} gives {parts[0].gives}s; fairssl show head {head.name}"
+            )
     own = "all" if "all" in parts[0].streams else "annotated"
     drawn = {stream for part in parts for stream in part.streams}
 
     def seen(label: str) -> Seen:
-        where = {stream for part in parts if label in part.sees for stream in part.streams}
+        where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
         if not where:
             return "none"
-        return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups than annotated
+        return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups
 
     return MethodSpec(
         name=text,

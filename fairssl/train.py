@@ -76,7 +76,9 @@ def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
         cells = cells_of(spec.method.sampler, data, data.annotated) if name == "annotated" else None
         streams[name] = IndexStream(name, positions, batch_size, spec.seed, None if cells is None else cells.cpu())
         if streams[name].batch_size < 2:
-            raise UserError(f"the {name!r} stream has {len(positions)} image(s): 0 training batches; at least 2 are needed")
+            raise UserError(
+                f"the {name!r} stream has {len(positions)} image(s): 0 training batches; at least 2 are needed"
+            )
     return streams
 
 
@@ -95,12 +97,14 @@ class Trainer:
         self.streams = index_streams(spec, data)
         self.steps_per_epoch = next(iter(self.streams.values())).n_batches
         self.n_epochs = max(self.config.epochs, math.ceil(self.config.min_steps / self.steps_per_epoch))
+        if not registry.objectives.get(spec.method.objective.name).trains:
+            self.n_epochs = 0
         self.n_steps = self.n_epochs * self.steps_per_epoch
 
         encoder = build_encoder(spec)
         self.parts = build_parts(spec, encoder, data, n_groups, self.n_steps)
         # Channels-last is 1.25 to 2 times as fast for convolutions and, being always on, part of no key.
-        self.encoder: Encoder = encoder.to(self.device, memory_format=torch.channels_last).train()
+        self.encoder: Encoder = encoder.to(self.device).to(memory_format=torch.channels_last).train()
         for part in self.parts.values():
             part.to(self.device).train()
         self.objective: Any = self.parts[spec.method.objective.name]
@@ -117,7 +121,9 @@ class Trainer:
         self.dual_lr = torch.tensor(self.config.dual_lr, device=self.device)
         self.optimizer = _optimizer("adam", self.primal, self.lr, self.config.weight_decay)
         self.dual_optimizer = (
-            _optimizer(self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay) if self.dual else None
+            _optimizer(self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay)
+            if self.dual
+            else None
         )
         self.step_count = torch.zeros((), dtype=torch.float64, device=self.device)
         self.first_bad = torch.full((), -1.0, dtype=torch.float64, device=self.device)
@@ -146,7 +152,10 @@ class Trainer:
 
     def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
         """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to."""
-        pixels = {name: torch.cat(batch.views).contiguous(memory_format=torch.channels_last) for name, batch in batches.items()}
+        pixels = {
+            name: torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
+            for name, batch in batches.items()
+        }
         if self.config.join_streams:
             joined = self.encoder(torch.cat(list(pixels.values())))
             features = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
@@ -155,6 +164,7 @@ class Trainer:
         return {
             name: replace(
                 batch,
+                h=list(features[name].chunk(self.n_views)),
                 f=list(self.objective.represent(features[name]).float().chunk(self.n_views)),
                 project=_once(self.objective.project),
             )
@@ -167,7 +177,7 @@ class Trainer:
         dual: list[Tensor] = []
         log: dict[str, Tensor] = {}
         for name, part in self.parts.items():
-            found: Terms = part({stream: _shown(batches[stream], part) for stream in part.streams})  # type: ignore[arg-type]
+            found: Terms = part({stream: _shown(batches[stream], part) for stream in part.streams})
             weight = self.weights.get(name, 1.0)
             primal += [weight * value for value in found.primal.values()]
             dual += list(found.dual.values())
@@ -200,7 +210,9 @@ class Trainer:
         self.optimizer.step()
         if self.dual_optimizer is not None and dual is not None:
             self.dual_optimizer.step()
-        self.first_bad.copy_(torch.where((self.first_bad < 0) & ~primal.detach().isfinite(), self.step_count, self.first_bad))
+        self.first_bad.copy_(
+            torch.where((self.first_bad < 0) & ~primal.detach().isfinite(), self.step_count, self.first_bad)
+        )
         self.step_count += 1
         progress = (self.step_count / self.n_steps).float()
         with torch.no_grad():
@@ -210,7 +222,9 @@ class Trainer:
 
     # ------------------------------------------------------------- the run
 
-    def run(self, work: Path | None = None, progress: Progress = silent, stop: Callable[[], bool] = lambda: False) -> float:
+    def run(
+        self, work: Path | None = None, progress: Progress = silent, stop: Callable[[], bool] = lambda: False
+    ) -> float:
         """Train to the end from wherever the newest whole checkpoint in `work` stands; seconds spent stepping.
 
         `stop()` is asked between steps; when it says so, a checkpoint is written and `Stopped` raised.
@@ -246,7 +260,9 @@ class Trainer:
         if bad >= 0:
             terms = ", ".join(f"{name} {value}" for name, value in means.items() if not math.isfinite(value))
             raise Diverged(f"step {bad} of {self.n_steps}: the loss is not finite ({terms})")
-        self.history.append({"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": self.lr.item(), **means})
+        self.history.append(
+            {"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": self.lr.item(), **means}
+        )
         self.sums = {}
 
     # ------------------------------------------------------------- state

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 KINDS = ("methods", "objectives", "heads", "encoders", "datasets", "metrics")
 Stream = Literal["all", "annotated"]
 Sampler = Literal["shuffle", "group_balanced", "cell_balanced"]
-ProbeKind = Literal["linear", "own", "annotated_head"]
+# What scores after training: a linear probe on the targets of all training images; the method's own classifier; a fresh
+# linear head on the annotated images; the same on equally many annotated images of each target x group cell.
+ProbeKind = Literal["linear", "own", "annotated_head", "balanced_head"]
 
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, out of how much
@@ -115,7 +117,8 @@ class Batch:
 
     `views` V x (B, C, h, w), augmented and normalised; `index` (B,) positions in the training split;
     `target`, `group` (B,) int64, None unless the part declares them in `sees`.
-    `f` V x (B, F) is `objective.represent(encoder(view))`: what the probe, the adversary and an eraser see.
+    `h` V x (B, D) is `encoder(view)`; `f` V x (B, F) is `objective.represent(h)`: what the probe, the adversary and an
+    eraser see.
     `z` V x (B, P) is `objective.project(f)`, computed when first asked for and shared by all parts.
     """
 
@@ -123,6 +126,7 @@ class Batch:
     index: Tensor
     target: Tensor | None = None
     group: Tensor | None = None
+    h: list[Tensor] = field(default_factory=list)
     f: list[Tensor] = field(default_factory=list)
     project: Callable[[Tensor], Tensor] | None = None
 
@@ -176,7 +180,8 @@ class Method:
     objective: str
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)  # of the objective
-    train: Mapping[str, Any] = field(default_factory=dict)  # of the training loop, where it differs
+    train: Mapping[str, Any] = field(default_factory=dict)  # of the training loop (TrainConfig), where it differs
+    probe_params: Mapping[str, Any] = field(default_factory=dict)  # of the probe (ProbeConfig), where it differs
     sampler: Sampler = "shuffle"
     probe: ProbeKind = "linear"
     aliases: tuple[str, ...] = ()

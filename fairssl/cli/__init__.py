@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
 from fairssl.types import UserError
 
-CLICK_ERROR = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")  # typer >= 0.20 carries its own click
+CLICK_ERROR: Any = next(
+    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+)  # typer >= 0.20 carries its own click
 
 app = typer.Typer(
     help="Train encoders without labels and show how fair what they learned is.",
@@ -63,7 +66,7 @@ def run(args: list[str] | None = None) -> int:
     except UserError as error:
         return fail(str(error))
     except CLICK_ERROR as error:
-        return fail(f"{error.format_message()} (see 'fairssl --help')")  # type: ignore[attr-defined]
+        return fail(f"{error.format_message()} (see 'fairssl --help')")
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):

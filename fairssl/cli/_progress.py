@@ -78,7 +78,8 @@ class _Live(Bars):
         if record.state != "ok":
             super().done(cell, record)
             return
-        shown = "  ".join(f"{k} {100 * record.metrics[k]:.1f}" for k in ("Acc", "ED") if record.metrics.get(k) is not None)
+        values = {k: record.metrics.get(k) for k in ("Acc", "ED")}
+        shown = "  ".join(f"{k} {100 * v:.1f}" for k, v in values.items() if v is not None)
         data = cell.spec.data
         self._print(f"{cell.label:14} {data.dataset}/{data.target}/{data.attribute} seed {cell.spec.seed}  {shown}")
 
