@@ -40,7 +40,7 @@ class ColoredDigits(Dataset):
             attribute="color",
             image_size=32,
             batch_size=64,
-            epochs=20,
+            epochs=16,
             encoder="small_cnn",
             annotated=0.1,
             seeds=3,

@@ -28,7 +28,7 @@ def picture(number: int, width: int = 44, height: int = 54) -> Image.Image:
 
 
 def values(n: int, seed: int = 0) -> np.ndarray:
-    """int (n, 40) of -1 and 1; Attractive (2) and Male (20) agree in a quarter of the rows, and all four pairs occur."""
+    """int (n, 40) of -1 and 1; Attractive (2) and Male (20) agree in a quarter of the rows; all four pairs occur."""
     table = np.random.default_rng(seed).choice([-1, 1], (n, len(COLUMNS)))
     table[:, 2] = np.where(np.arange(n) % 2, 1, -1)
     table[:, 20] = np.where(np.isin(np.arange(n) % 8, (0, 3)), 1, -1) * table[:, 2]
