@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairssl import registry
+from fairssl.nn import at_least_float32
 from fairssl.types import Batch, Context, Terms
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / "ssl_cases.json").read_text())
@@ -45,13 +47,15 @@ def build(kind: str, name: str, ctx: Context | None = None, **params: Any) -> An
     return registry.by_kind(kind).build(name, params, ctx=ctx)
 
 
-def given(z: list[Tensor], index: Any = None, group: Any = None) -> Batch:
-    """A batch whose features and contrastive vectors are the given views, V x (B, P)."""
+def given(z: list[Tensor], index: Any = None, group: Any = None, target: Any = None) -> Batch:
+    """A batch whose backbone features, representations and contrastive vectors are the given views, V x (B, P)."""
     n = len(z[0])
     return Batch(
         views=[torch.zeros(n, *SHAPE)] * len(z),
         index=torch.arange(n) if index is None else torch.as_tensor(index),
+        target=None if target is None else torch.as_tensor(target),
         group=None if group is None else torch.as_tensor(group),
+        h=z,
         f=z,
         project=lambda f: f,
     )
@@ -76,8 +80,10 @@ def reorder(batch: Batch, order: Tensor) -> Batch:
 
 
 def encode(batch: Batch, backbone: nn.Module, objective: Any) -> Batch:
-    f = objective.represent(backbone(torch.cat(batch.views))).chunk(2)
-    return Batch(batch.views, batch.index, batch.target, batch.group, list(f), objective.project)
+    h = backbone(torch.cat(batch.views))
+    f = at_least_float32(objective.represent(h))
+    n_views = len(batch.views)
+    return replace(batch, h=list(h.chunk(n_views)), f=list(f.chunk(n_views)), project=objective.project)
 
 
 def terms(batch: Batch, backbone: nn.Module, objective: Any, head: Any = None) -> tuple[Tensor, Tensor | None, Terms]:
