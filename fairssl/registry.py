@@ -49,16 +49,42 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"{hint} known: {', '.join(names)}" if names else f"{hint} known: none"
 
 
+@dataclass(frozen=True)
+class Package:
+    """A distribution that offers plugins: its import package, that package's folders, and why there are none if so."""
+
+    name: str
+    module: str
+    folders: tuple[Path, ...]
+    fault: str | None = None
+
+
 @cache
-def _packages() -> tuple[tuple[str, str, tuple[Path, ...]], ...]:
-    """(distribution, import package, its folders) of everybody who offers plugins, none of them imported."""
+def packages() -> tuple[Package, ...]:
+    """Everybody who offers plugins, none of them imported."""
     found = {}
     for point in entry_points(group=GROUP):
-        dist = point.dist.name if point.dist is not None else point.name
-        module = importlib.util.find_spec(point.value)
-        folders = tuple(Path(p) for p in (module.submodule_search_locations or ())) if module else ()
-        found[dist, point.value] = folders
-    return tuple((dist, package, folders) for (dist, package), folders in sorted(found.items()))
+        name = point.dist.name if point.dist is not None else point.name
+        folders: tuple[Path, ...] = ()
+        fault = None
+        try:
+            module = importlib.util.find_spec(point.value)
+            folders = tuple(Path(p) for p in (module.submodule_search_locations or ())) if module else ()
+        except Exception as error:  # finding a.b imports a, which may fail in any way
+            fault = _cause(error)
+        if not folders:
+            fault = fault or f"no import package {point.value!r} is found"
+        found[name, point.value] = Package(name, point.value, folders, fault)
+    return tuple(package for _, package in sorted(found.items()))
+
+
+def broken_hint() -> str:
+    """`; package x is broken: ...` for messages about a name that nobody has; empty if all packages are well."""
+    return "".join(f"; plugin package {p.name} is broken: {p.fault}" for p in packages() if p.fault)
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class Registry(Generic[T]):
@@ -77,11 +103,11 @@ class Registry(Generic[T]):
     def offers(self) -> dict[str, list[Location]]:
         """name -> everyone who offers it. Reads folder listings only."""
         found: dict[str, list[Location]] = {}
-        for dist, package, folders in _packages():
-            for folder in folders:
+        for package in packages():
+            for folder in package.folders:
                 for path in sorted((folder / self.kind).glob("[!_]*.py")):
-                    module = f"{package}.{self.kind}.{path.stem}"
-                    found.setdefault(path.stem, []).append(Location(dist, module, path))
+                    module = f"{package.module}.{self.kind}.{path.stem}"
+                    found.setdefault(path.stem, []).append(Location(package.name, module, path))
         return found
 
     def where(self) -> dict[str, str]:
@@ -96,12 +122,18 @@ class Registry(Generic[T]):
         package, _, short = name.rpartition(":")
         places = [p for p in self.offers().get(short, []) if not package or p.package == package]
         if not places:
-            raise UnknownName(f"unknown {self.one} {name!r}{near(name, self.where())}")
+            raise UnknownName(f"unknown {self.one} {name!r}{near(name, self.where())}{broken_hint()}")
         if len(places) > 1:
             ways = " or ".join(f"{p.package}:{short}" for p in places)
             owners = " and ".join(f"{p.package} ({p.module})" for p in places)
             raise UserError(f"{self.one} {short!r} is offered by {owners}; write {ways}")
         return places[0]
+
+    def canonical(self, name: str) -> str:
+        """The one spelling that specs and keys hold: the short name, or `package:name` where two packages offer it."""
+        place = self.locate(name)
+        short = place.path.stem
+        return short if len(self.offers()[short]) == 1 else f"{place.package}:{short}"
 
     def get(self, name: str) -> T:
         """Import that one plugin. Unknown name: `UnknownName` with what is near; broken file: `BrokenPlugin` with the cause."""
@@ -110,8 +142,7 @@ class Registry(Generic[T]):
             try:
                 module = importlib.import_module(place.module)
             except Exception as error:  # a plugin author's file may fail in any way; the cause is passed on
-                cause = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise BrokenPlugin(f"{self.one} {name!r} does not import: {cause} ({place.path})") from error
+                raise BrokenPlugin(f"{self.one} {name!r} does not import: {_cause(error)} ({place.path})") from error
             self._loaded[place.module] = self._pick(module, place.path.stem)
         return self._loaded[place.module]
 
@@ -121,13 +152,62 @@ class Registry(Generic[T]):
         return part(configure(part, name, params), **runtime)
 
     def summary(self, name: str) -> str:
-        """First line of the plugin's docstring, read without importing it."""
+        """First line of the plugin's docstring, read without importing it; empty if the file is broken."""
         try:
-            tree = ast.parse(self.locate(name).path.read_text(encoding="utf-8"))
-        except SyntaxError as error:
-            return f"broken: {error}"
-        text = ast.get_docstring(tree) or ""
+            text = ast.get_docstring(_parsed(self.locate(name).path)) or ""
+        except (SyntaxError, ValueError, OSError):
+            return ""
         return text.splitlines()[0] if text else ""
+
+    def fault(self, name: str) -> str | None:
+        """Why the plugin cannot work, as far as its text tells without importing it: it does not parse, or it imports
+        what is not there. None: nothing found."""
+        try:
+            tree = _parsed(self.locate(name).path)
+        except (SyntaxError, ValueError, OSError) as error:
+            return _cause(error)
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                wanted = [(alias.name, "") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                wanted = [(node.module, alias.name) for alias in node.names]
+            else:
+                continue
+            for module, member in wanted:
+                if not _is_there(module.partition(".")[0]):
+                    return f"ModuleNotFoundError: No module named {module.partition('.')[0]!r}"
+                if module.partition(".")[0] == "fairssl" and not _has(module, member):
+                    return f"ImportError: {module} has no {member!r}" if member else f"ImportError: no module {module}"
+        return None
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=path.name)
+
+
+@cache
+def _is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+@cache
+def _has(module: str, member: str) -> bool:
+    """Whether one of our own modules exists and defines `member`, read off its text."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        return False
+    if not member or member == "*":
+        return True
+    names: set[str] = set()
+    for node in ast.walk(_parsed(Path(found.origin))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    inside = found.submodule_search_locations is not None and importlib.util.find_spec(f"{module}.{member}")
+    return member in names or bool(inside)
 
 
 def configure(part: Any, name: str, params: Mapping[str, Any]) -> Any:

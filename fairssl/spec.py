@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairssl import registry
 from fairssl.plugin import PluginConfig
-from fairssl.registry import UnknownName, configure, near
+from fairssl.registry import BrokenPlugin, UnknownName, configure, near
 from fairssl.types import Method, ProbeKind, Sampler, UserError
 
 Seen = Literal["none", "annotated", "all"]
@@ -164,8 +164,11 @@ def derive_seed(*parts: object) -> int:
 def parse_method(text: str) -> Method:
     """A method file's name or alias, else `objective+head:weight+...`; a method can be extended the same way.
 
+    A name may be written `package:name`, and must be where two packages offer it. The names in a method file mean the
+    parts of its own package where that has them. In what is returned each part has its canonical name.
+
     >>> parse_method("byol+adversary:0.3").heads
-    {'adversary': {'weight': 0.3}}
+    {'adversary': {'weight': '0.3'}}
     """
     found = _named_method(text)
     if found is not None:
@@ -174,35 +177,64 @@ def parse_method(text: str) -> Method:
     method = _named_method(first)
     if method is None:
         try:
-            registry.objectives.locate(first)
+            objective = registry.objectives.canonical(first)
         except UnknownName:
             known = {*registry.methods.where(), *registry.objectives.where()}
             raise UserError(
                 f"unknown method {text!r}: {first!r} is no method and no objective{near(first, known)}"
+                f"{registry.broken_hint()}"
             ) from None
-        method = Method(summary=registry.objectives.summary(first), paper="", objective=first)
+        method = Method(summary=registry.objectives.summary(objective), paper="", objective=objective)
     heads = {name: dict(params) for name, params in method.heads.items()}
     for piece in rest:
-        name, _, weight = piece.partition(":")
+        name, weight = _head_and_weight(piece)
         try:
-            registry.heads.locate(name)
+            name = registry.heads.canonical(name)
         except UnknownName as error:
             raise UserError(f"unknown method {text!r}: {error}") from None
         if name in heads:
             raise UserError(f"method {text!r} names head {name!r} twice; combine their weights")
-        heads[name] = {"weight": weight} if weight else {}
+        heads[name] = {} if weight is None else {"weight": weight}
     return replace(method, heads=heads, aliases=()) if rest else method
 
 
+def _head_and_weight(piece: str) -> tuple[str, str | None]:
+    """`adversary:0.3`, `package:adversary`, `package:adversary:0.3`: what stands after a colon is a package's name where
+    what stands before it is no head, and a weight elsewhere."""
+    first, colon, last = piece.rpartition(":")
+    if not colon or (":" not in first and first not in registry.heads.offers() and last in registry.heads.offers()):
+        return piece, None
+    return first, last
+
+
 def _named_method(text: str) -> Method | None:
-    names = registry.methods.where()
-    if text in names or (":" in text and text.rpartition(":")[2] in registry.methods.offers()):
-        return registry.methods.get(text)
-    for name in names:
-        method = registry.methods.get(name)
-        if text in method.aliases:
-            return method
-    return None
+    """The method file that `text` names, or the one that has it as an alias; None if there is neither."""
+    package, _, short = text.rpartition(":")
+    places = [p for p in registry.methods.offers().get(short, []) if not package or p.package == package]
+    if places:
+        return _own_parts(registry.methods.get(text), registry.methods.locate(text).package)
+    holders = []
+    for name in registry.methods.where():
+        try:
+            if text in registry.methods.get(name).aliases:
+                holders.append(name)
+        except BrokenPlugin:  # says so when it is itself asked for
+            continue
+    if len(holders) > 1:
+        raise UserError(f"method {text!r} is an alias of {' and of '.join(holders)}; write one of these")
+    return _named_method(holders[0]) if holders else None
+
+
+def _own_parts(method: Method, package: str) -> Method:
+    def own(kind: registry.Registry[Any], name: str) -> str:
+        mine = any(place.package == package for place in kind.offers().get(name, []))
+        return kind.canonical(f"{package}:{name}" if mine else name)
+
+    return replace(
+        method,
+        objective=own(registry.objectives, method.objective),
+        heads={own(registry.heads, name): params for name, params in method.heads.items()},
+    )
 
 
 def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -237,7 +269,11 @@ def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]
 
 def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
     """The composition a user asked for with `--set` applied, a head of weight 0 dropped, and what it sees written down."""
-    method = parse_method(text)
+    return compose(text, parse_method(text), values)
+
+
+def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
+    """`method_spec` of a method that need not be registered; `text` names it in messages."""
     objective = part_spec(registry.objectives, method.objective, _merge(method.objective, method.params, values))
     heads = [part_spec(registry.heads, name, _merge(name, method.heads[name], values)) for name in sorted(method.heads)]
     heads = [head for head in heads if head.params["weight"] != 0]
@@ -280,13 +316,19 @@ def _merge(name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str,
 
 def encoder_spec(name: str, params: Mapping[str, Any]) -> PartSpec:
     """A plugin's file name, or any name that an encoder plugin accepts (a timm model's)."""
-    if name in registry.encoders.where():
-        return part_spec(registry.encoders, name, params)
+    if name.rpartition(":")[2] in registry.encoders.offers():
+        return part_spec(registry.encoders, registry.encoders.canonical(name), params)
+    broken = []
     for plugin in registry.encoders.where():
-        accepted = registry.encoders.get(plugin).accepts(name)
+        try:
+            accepted = registry.encoders.get(plugin).accepts(name)
+        except BrokenPlugin as error:
+            broken.append(str(error))
+            continue
         if accepted is not None:
             return part_spec(registry.encoders, plugin, {**accepted, **params})
-    raise UserError(f"unknown encoder {name!r}{near(name, registry.encoders.where())}, and timm's model names")
+    causes = "".join(f"; {cause}" for cause in broken)
+    raise UserError(f"unknown encoder {name!r}{near(name, registry.encoders.where())}, and timm's model names{causes}")
 
 
 def metric_versions() -> dict[str, int]:
