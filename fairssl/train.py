@@ -201,15 +201,21 @@ class Trainer:
             # An infinite discriminator gradient must not reach its weights, or the next step would poison the encoder.
             finite = torch.stack([g.isfinite().all() for g in dual_gradients if g is not None]).all()
             for parameter, gradient in zip(self.dual, dual_gradients, strict=True):
-                parameter.grad = None if gradient is None else torch.where(finite, gradient, 0.0)
+                parameter.grad = (
+                    None if gradient is None else _laid_out_as(parameter, torch.where(finite, gradient, 0.0))
+                )
             log["dual_skipped"] = (~finite).float()
         for parameter, gradient in zip(self.primal, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = None if gradient is None else _laid_out_as(parameter, gradient)
         if self.config.clip_norm > 0:
             nn.utils.clip_grad_norm_(self.primal, self.config.clip_norm)
         self.optimizer.step()
         if self.dual_optimizer is not None and dual is not None:
+            before = [p.detach().clone() for p in self.dual]
             self.dual_optimizer.step()
+            with torch.no_grad():  # a skipped step moves nothing, weight decay and momentum included
+                for parameter, old in zip(self.dual, before, strict=True):
+                    parameter.copy_(torch.where(finite, parameter, old))
         self.first_bad.copy_(
             torch.where((self.first_bad < 0) & ~primal.detach().isfinite(), self.step_count, self.first_bad)
         )
@@ -310,6 +316,11 @@ class Trainer:
                 if key.startswith(prefix + "."):
                     number, slot = key[len(prefix) + 1 :].split(".", 1)
                     slots.setdefault(int(number), {})[slot] = value
+            owned = self.primal if prefix == "adam" else self.dual
+            for number, values in slots.items():
+                for slot, value in values.items():
+                    if value.shape == owned[number].shape:
+                        values[slot] = _laid_out_as(owned[number], value.to(self.device))
             content = optimizer.state_dict()
             optimizer.load_state_dict({"state": slots, "param_groups": content["param_groups"]})
             lr = self.lr if prefix == "adam" else self.dual_lr
@@ -362,6 +373,11 @@ class Trainer:
 
 class Stopped(RuntimeError):
     """The run was asked to stop and left a checkpoint."""
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` with the strides of `parameter`: fused Adam walks both as flat memory and is silently wrong otherwise."""
+    return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)
 
 
 def _once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
