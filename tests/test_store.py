@@ -41,7 +41,8 @@ def files(root: Path) -> set[str]:
 
 def script(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, one thread, so that it may fork."""
-    head = "import os, random, signal, sys, time\nimport numpy as np\nfrom pathlib import Path\nfrom fairssl.store import *\n"
+    head = "import os, random, signal, sys, time\nfrom pathlib import Path\n"
+    head += "import numpy as np\nfrom fairssl.store import *\n"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", head + code, *map(str, args)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
@@ -182,6 +183,9 @@ def test_records_come_in_order_of_keys_and_without_what_is_half_there(tmp_path: 
     assert [r.key for r in store.records()] == ["a", "b", "c"]
     store.write_result(record("e"), predictions())
     assert store.has_result("e")
+    path = tmp_path / "results" / "b" / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=4))  # a user's editor
+    assert [line.decode() for _, line in store.records_and_lines()] == [f"{r.to_json()}\n" for r in store.records()]
 
 
 @pytest.mark.parametrize(
@@ -343,6 +347,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_torn(tmp_path: Path) -> No
 MANY_CODE = """
 store = RunStore(sys.argv[1])
 store.prepare()
+store.write_result(Record(spec={}, key="shared", state="failed", error="to be replaced by one of eight at once"))
 children = []
 for worker in range(8):
     pid = os.fork()
@@ -488,7 +493,7 @@ def test_a_disk_that_fills_up_is_a_clear_error_and_leaves_nothing_half_written(s
     assert files(small_disk) == before and not [p for p in small_disk.rglob("*") if p.name.startswith(".tmp-")]
     assert store.state("f1") == "failed"
     (small_disk / "ballast").write_bytes(b"x" * (os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
-    with pytest.raises(UserError, match="cannot write to the folder .* No space left on device; choose another"):
+    with pytest.raises(UserError, match=r"cannot write to the folder .* No space left on device; choose another"):
         store.prepare()
     (small_disk / "ballast").unlink()
     store.prepare()
@@ -501,7 +506,7 @@ def test_a_read_only_disk_can_be_read(small_disk: Path) -> None:
     store.write_result(record(), predictions())
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(
-        UserError, match="cannot write to the folder .*Read-only file system; choose another with --out"
+        UserError, match=r"cannot write to the folder .*Read-only file system; choose another with --out"
     ):
         store.prepare()
     with pytest.raises(StoreError, match="Read-only file system"):

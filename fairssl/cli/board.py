@@ -1,0 +1,23 @@
+"""fairssl board: tables from the records of a runs folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(help="Make tables from records.", no_args_is_help=True)
+
+
+@app.command()
+def build(
+    runs: Path = typer.Argument(Path("runs"), metavar="[RUNS_DIR]", help="Folder that `fairssl bench` wrote to."),
+    out: Path | None = typer.Option(None, help="Folder for the tables; left out: RUNS_DIR."),
+) -> None:
+    """Write table.md, table.csv, table.tex and records.jsonl of all runs in a folder."""
+    from fairssl.board import build_folder
+
+    built = build_folder(runs, out or runs)
+    typer.echo(f"{built.n_records} records, {len(built.tables)} tables, {sum(len(t.rows) for t in built.tables)} rows")
+    for path in built.files:
+        typer.echo(path)
