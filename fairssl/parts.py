@@ -113,3 +113,8 @@ class Encoder(nn.Module):
     def accepts(cls, name: str) -> Mapping[str, Any] | None:
         """Parameters that make this plugin build the encoder a user calls `name`, where no file has that name; else None."""
         return None
+
+    @classmethod
+    def models(cls) -> Iterable[str]:
+        """The names that `accepts` knows, so that an error can tell what is near; default none."""
+        return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +59,7 @@ class DataSpec(Spec):
 
 
 class TrainConfig(PluginConfig):
-    """The training loop and the augmentation, one recipe for every method.
+    """The training loop and the augmentation, one recipe for every method but those that say otherwise (`erm`).
 
     The paper fixes Adam, 100 epochs and the batch sizes. Where it is silent: constant learning rates, weight decay 1e-6,
     and the contrastive recipe of FSCL (Park et al. 2022) for the augmentation, whose colour jitter acts on skin tone.
@@ -77,6 +78,8 @@ class TrainConfig(PluginConfig):
     clip_norm: float = Field(0.0, ge=0)  # of the primal gradient; 0: off
     precision: Literal["float32", "bf16"] = "bf16"  # of the networks; losses are float32
     join_streams: bool = False  # one forward pass, shared batch statistics
+    # After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place.
+    recipe: Literal["contrastive", "randaugment"] = "contrastive"
     crop_min: float = Field(0.2, gt=0, le=1)  # smallest area of a random resized crop, as a share
     flip: float = Field(0.5, ge=0, le=1)  # probability
     jitter: float = Field(0.8, ge=0, le=1)  # probability
@@ -86,6 +89,8 @@ class TrainConfig(PluginConfig):
     hue: float = Field(0.1, ge=0, le=0.5)  # turns
     gray: float = Field(0.2, ge=0, le=1)  # probability
     blur: float = Field(0.0, ge=0, le=1)  # probability; sigma 0.1 to 2 pixels
+    rand_ops: int = Field(2, ge=1, le=8)  # RandAugment's N: operations per image
+    rand_magnitude: float = Field(9.0, ge=0, le=30)  # RandAugment's M
 
 
 class ProbeConfig(PluginConfig):
@@ -164,6 +169,7 @@ def derive_seed(*parts: object) -> int:
 def parse_method(text: str) -> Method:
     """A method file's name or alias, else `objective+head:weight+...`; a method can be extended the same way.
 
+    An alias may have weights: `ce+eod:0.5` is the method whose alias is `ce+eod`, with its sampler and its probe.
     A name may be written `package:name`, and must be where two packages offer it. The names in a method file mean the
     parts of its own package where that has them. In what is returned each part has its canonical name.
 
@@ -174,7 +180,7 @@ def parse_method(text: str) -> Method:
     if found is not None:
         return found
     first, *rest = text.split("+")
-    method = _named_method(first)
+    method, rest = _longest_alias(first, rest)
     if method is None:
         try:
             objective = registry.objectives.canonical(first)
@@ -195,7 +201,23 @@ def parse_method(text: str) -> Method:
         if name in heads:
             raise UserError(f"method {text!r} names head {name!r} twice; combine their weights")
         heads[name] = {} if weight is None else {"weight": weight}
-    return replace(method, heads=heads, aliases=()) if rest else method
+    return replace(method, heads=heads, aliases=())
+
+
+def _longest_alias(first: str, rest: list[str]) -> tuple[Method | None, list[str]]:
+    """The method that the most pieces of `first+rest` name once weights are left out, with these weights; and the pieces
+    that remain. None: not even `first` is one."""
+    pieces = [_head_and_weight(piece) for piece in rest]
+    for n in range(len(rest), -1, -1):
+        method = _named_method("+".join([first, *(name for name, _ in pieces[:n])]))
+        if method is None:
+            continue
+        heads = {name: dict(params) for name, params in method.heads.items()}
+        for name, weight in pieces[:n]:
+            if weight is not None:
+                heads[registry.heads.canonical(name)]["weight"] = weight
+        return replace(method, heads=heads), rest[n:]
+    return None, rest
 
 
 def _head_and_weight(piece: str) -> tuple[str, str | None]:
@@ -301,7 +323,7 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         probe=method.probe,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
-        group="annotated" if method.sampler != "shuffle" else seen("group"),
+        group="annotated" if method.sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
     )
 
 
@@ -318,17 +340,22 @@ def encoder_spec(name: str, params: Mapping[str, Any]) -> PartSpec:
     """A plugin's file name, or any name that an encoder plugin accepts (a timm model's)."""
     if name.rpartition(":")[2] in registry.encoders.offers():
         return part_spec(registry.encoders, registry.encoders.canonical(name), params)
-    broken = []
+    broken, models = [], []
     for plugin in registry.encoders.where():
         try:
-            accepted = registry.encoders.get(plugin).accepts(name)
+            encoder = registry.encoders.get(plugin)
         except BrokenPlugin as error:
             broken.append(str(error))
             continue
+        models += encoder.models()
+        accepted = encoder.accepts(name)
         if accepted is not None:
             return part_spec(registry.encoders, plugin, {**accepted, **params})
     causes = "".join(f"; {cause}" for cause in broken)
-    raise UserError(f"unknown encoder {name!r}{near(name, registry.encoders.where())}, and timm's model names{causes}")
+    close = difflib.get_close_matches(name, [*registry.encoders.where(), *models], n=3)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
+    known = ", ".join(registry.encoders.where())
+    raise UserError(f"unknown encoder {name!r}{hint} known: {known}, and the models they name ({len(models)}){causes}")
 
 
 def metric_versions() -> dict[str, int]:

@@ -177,6 +177,8 @@ class Trainer:
         dual: list[Tensor] = []
         log: dict[str, Tensor] = {}
         for name, part in self.parts.items():
+            if not part.streams:
+                continue  # it acts after training
             found: Terms = part({stream: _shown(batches[stream], part) for stream in part.streams})
             weight = self.weights.get(name, 1.0)
             primal += [weight * value for value in found.primal.values()]
@@ -317,10 +319,10 @@ class Trainer:
                     number, slot = key[len(prefix) + 1 :].split(".", 1)
                     slots.setdefault(int(number), {})[slot] = value
             owned = self.primal if prefix == "adam" else self.dual
-            for number, values in slots.items():
+            for at, values in slots.items():
                 for slot, value in values.items():
-                    if value.shape == owned[number].shape:
-                        values[slot] = _laid_out_as(owned[number], value.to(self.device))
+                    if value.shape == owned[at].shape:
+                        values[slot] = _laid_out_as(owned[at], value.to(self.device))
             content = optimizer.state_dict()
             optimizer.load_state_dict({"state": slots, "param_groups": content["param_groups"]})
             lr = self.lr if prefix == "adam" else self.dual_lr

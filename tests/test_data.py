@@ -12,7 +12,6 @@ from fairssl.data import (
     Crop,
     DeviceSplit,
     IndexStream,
-    Jitter,
     adjust_hue,
     annotated_subset,
     augment,

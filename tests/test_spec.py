@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.reference import small
+from reference import small
 
 from fairssl.pipeline import resolve
 from fairssl.spec import derive_seed, digest, method_spec, parse_method, parse_set

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.reference import small
+from reference import small
 
 from fairssl import registry
 from fairssl.parts import Part

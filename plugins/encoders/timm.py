@@ -6,7 +6,7 @@ Wightman: PyTorch Image Models, 2019, https://github.com/huggingface/pytorch-ima
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import timm
@@ -51,6 +51,10 @@ class Timm(Encoder):
     @classmethod
     def accepts(cls, name: str) -> Mapping[str, Any] | None:
         return {"model": name} if timm.is_model(name) else None
+
+    @classmethod
+    def models(cls) -> Iterable[str]:
+        return timm.list_models()
 
     def __init__(self, config: Config, image_shape: tuple[int, int, int]) -> None:
         super().__init__(config, image_shape)

@@ -1,0 +1,5 @@
+"""`python -m fairssl`."""
+
+from fairssl.cli import main
+
+main()

@@ -1,0 +1,119 @@
+"""Probes on features whose answer is known, against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference import small
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from fairssl.probe import Standardise, embed, fit_probe, leakage
+from fairssl.spec import ProbeConfig
+from fairssl.types import Split
+
+
+def _blobs(n: int, d: int = 6, shift: float = 1.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two Gaussian classes whose means differ by `2 shift` along the first of d features, with very unequal scales."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    x = rng.normal(size=(n, d))
+    x[:, 0] += shift * (2 * y - 1)
+    x = x * np.logspace(-2, 2, d) + 5
+    return torch.from_numpy(x).float(), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize("kind", ["linear", "lbfgs", "knn"])
+def test_every_probe_is_near_the_best_there_is(kind: str) -> None:
+    x, y = _blobs(4000)
+    new, truth = _blobs(4000, seed=1)
+    score = fit_probe(x, y, ProbeConfig(kind=kind), seed=0)(new)
+    assert score.dtype == torch.float64 and score.min() >= 0 and score.max() <= 1
+    accuracy = float(((score > 0.5).long() == truth).float().mean())
+    assert 0.80 < accuracy < 0.87  # Phi(1) = 0.841; kNN among five noise features is below it
+    assert roc_auc_score(truth, score) > 0.88
+
+
+def test_linear_evaluation_comes_to_scikit_learns_solution() -> None:
+    x, y = _blobs(3000)
+    new, _ = _blobs(500, seed=2)
+    ours = fit_probe(x, y, ProbeConfig(epochs=100, decay_epoch=60, lr=0.01), seed=0)(new)
+    mean, sd = x.mean(0), x.std(0)
+    theirs = LogisticRegression(C=1e6).fit(((x - mean) / sd).numpy(), y.numpy())
+    expected = theirs.predict_proba(((new - mean) / sd).numpy())[:, 1]
+    assert np.abs(ours.numpy() - expected).max() < 0.02
+
+
+def test_lbfgs_is_scikit_learns_logistic_regression_on_standardised_features() -> None:
+    x, y = _blobs(300)
+    mean, sd = x.mean(0), x.std(0)
+    theirs = LogisticRegression(C=0.5).fit(((x - mean) / sd).double().numpy(), y.numpy())
+    ours = fit_probe(x, y, ProbeConfig(kind="lbfgs", l2=2.0), seed=0)(x)
+    assert np.abs(ours.numpy() - theirs.predict_proba(((x - mean) / sd).double().numpy())[:, 1]).max() < 1e-3
+
+
+def test_knn_is_scikit_learns_with_cosine_distance() -> None:
+    x, y = _blobs(400)
+    new, _ = _blobs(100, seed=3)
+    ours = fit_probe(x, y, ProbeConfig(kind="knn", neighbours=7), seed=0)(new)
+    mean, sd = x.mean(0), x.std(0)
+    model = KNeighborsClassifier(7, metric="cosine").fit(((x - mean) / sd).numpy(), y.numpy())
+    assert np.allclose(ours.numpy(), model.predict_proba(((new - mean) / sd).numpy())[:, 1])
+
+
+def test_a_probe_is_a_function_of_its_seed_alone() -> None:
+    x, y = _blobs(500)
+    one, again = (fit_probe(x, y, ProbeConfig(), seed=0)(x) for _ in range(2))
+    other = fit_probe(x, y, ProbeConfig(), seed=1)(x)
+    assert torch.equal(one, again) and not torch.equal(one, other)
+
+
+def test_the_rate_falls_by_ten_at_the_tenth_epoch() -> None:
+    x, y = _blobs(512)
+    short = fit_probe(x, y, ProbeConfig(epochs=10), seed=0)(x)
+    tenth = fit_probe(x, y, ProbeConfig(epochs=11), seed=0)(x)
+    never = fit_probe(x, y, ProbeConfig(epochs=11, decay_epoch=100), seed=0)(x)
+    slow, fast = (tenth - short).abs().mean(), (never - short).abs().mean()
+    assert slow < 0.2 * fast
+
+
+def test_a_constant_feature_is_left_out_not_divided_by_zero() -> None:
+    x = torch.randn(50, 3)
+    x[:, 1] = 4.0
+    z = Standardise(x)(x)
+    assert (z[:, 1] == 0).all() and z.isfinite().all()
+    assert torch.allclose(z[:, 0].std(), torch.tensor(1.0), atol=1e-5)
+
+
+def test_leakage_finds_a_group_that_is_there_and_not_one_that_is_not() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, 3000)
+    noise = torch.from_numpy(rng.normal(size=(3000, 5))).float()
+    told = noise + torch.from_numpy(group)[:, None] * 10.0
+    found = leakage(told[:2000], group[:2000], told[2000:], group[2000:])
+    assert found["accuracy"] == 1.0 and found["chance"] == 0.5
+    blind = leakage(noise[:2000], group[:2000], noise[2000:], group[2000:])
+    assert abs(blind["balanced_accuracy"] - 0.5) < 0.05  # three standard errors of 1000 coins
+
+
+def test_leakage_passes_over_unknown_groups_and_says_when_there_is_one_group() -> None:
+    x = torch.randn(100, 3)
+    group = np.where(np.arange(100) % 2 == 0, -1, 0)
+    assert leakage(x, group, x, group)["accuracy"] is None
+    five = np.arange(100) % 5
+    assert leakage(torch.eye(5)[five], five, torch.eye(5)[five], five)["accuracy"] == 1.0
+
+
+def test_embedding_is_in_order_and_does_not_depend_on_the_batch() -> None:
+    spec = small.cell("simclr").spec
+    trainer, splits = small.trainer(spec), small.splits(spec)
+    trainer.run()
+    whole = embed(trainer.encoder, trainer.objective.represent, splits.test, torch.device("cpu"), batch_size=100)
+    parts = embed(trainer.encoder, trainer.objective.represent, splits.test, torch.device("cpu"), batch_size=7)
+    assert torch.allclose(whole, parts, atol=1e-5)
+    one = Split(splits.test.images[3:4], splits.test.target[3:4], splits.test.group[3:4], splits.test.ids[3:4])
+    assert torch.allclose(
+        embed(trainer.encoder, trainer.objective.represent, one, torch.device("cpu"))[0], whole[3], atol=1e-5
+    )
