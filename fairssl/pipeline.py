@@ -78,6 +78,78 @@ class Plan:
         return found
 
 
+# --------------------------------------------------------------------------- grids in files
+
+GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
+_FIELDS = {  # key in a TOML file -> field of a request
+    "methods": "methods",
+    "datasets": "datasets",
+    "attributes": "attributes",
+    "targets": "targets",
+    "set": "assignments",
+    **{name: name for name in ("seeds", "encoder", "preset", "epochs", "image_size", "batch_size", "annotated")},
+}
+
+
+def grid_names() -> dict[str, Path]:
+    """name -> file of every grid that comes with fairssl."""
+    import importlib.util
+
+    found = importlib.util.find_spec(GRIDS)
+    folders = [Path(p) for p in (found.submodule_search_locations or ())] if found else []
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+
+
+def load_grid(name: str) -> list[Request]:
+    """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
+
+    A file is one request, or several under `[[grid]]` whose cells are joined; what stands at the top is shared by all.
+    """
+    import tomllib
+
+    path = Path(name)
+    if not path.is_file():
+        known = grid_names()
+        if name not in known:
+            raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{near(name, known)}")
+        path = known[name]
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"--grid {path}: not TOML: {error}") from error
+    blocks = content.pop("grid", [{}])
+    return [_request(path, {**content, **block}) for block in blocks]
+
+
+def _request(path: Path, values: Mapping[str, Any]) -> Request:
+    many = {"methods", "datasets", "attributes", "targets", "set"}
+    whole = {"seeds", "epochs", "image_size", "batch_size"}
+    for key, value in values.items():
+        if key not in _FIELDS:
+            raise UserError(f"--grid {path}: unknown key {key!r}{near(key, _FIELDS)}")
+        if key in many:
+            fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        elif key in whole:
+            fits = isinstance(value, int) and not isinstance(value, bool)
+        else:
+            fits = isinstance(value, float | int) if key == "annotated" else isinstance(value, str)
+        if not fits:
+            raise UserError(f"--grid {path}: {key} = {value!r} is not of the right type")
+    return Request(**{_FIELDS[key]: value for key, value in values.items()})
+
+
+def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progress: Progress = silent) -> Plan:
+    """One plan of several requests; a cell that two of them name is there once."""
+    plans = [resolve(request, allow_absent, progress) for request in requests]
+    cells = {(cell.label, cell.spec.key): cell for plan in plans for cell in plan.cells}
+    joined = Plan(cells=list(cells.values()), roots={})
+    for plan in plans:
+        joined.roots.update(plan.roots)
+        joined.absent.update(plan.absent)
+        joined.notes += [note for note in plan.notes if note not in joined.notes]
+    return joined
+
+
 # --------------------------------------------------------------------------- resolve
 
 
