@@ -79,6 +79,7 @@ class Metric(Protocol):
     headline: bool  # one of the nine columns of the paper's tables
     order: int  # place among the columns
     given_target: bool  # conditions on the target: its noise floor keeps the size of every group-by-target cell
+    symmetric: bool  # two groups may exchange their codes; False: it depends on which is declared first
     version: int
 
     def __call__(self, outcome: Outcome, /, **settings: Any) -> Value: ...
@@ -95,6 +96,7 @@ def metric(
     headline: bool = False,
     order: int = 100,
     given_target: bool = False,
+    symmetric: bool = True,
     version: int = 1,
 ) -> Callable[[F], F]:
     """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`."""
@@ -107,6 +109,7 @@ def metric(
             headline=headline,
             order=order,
             given_target=given_target,
+            symmetric=symmetric,
             version=version,
         )
         return function

@@ -8,7 +8,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="KL", better="lower", headline=True, order=90)
+@metric(symbol="KL", better="lower", headline=True, order=90, symmetric=False)
 def kl_divergence(
     outcome: Outcome,
     *,
