@@ -11,9 +11,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fairssl.api import (
     Card,
@@ -31,6 +31,9 @@ from fairssl.api import (
     short_id,
     silent,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # fmt: off
 NAMES = (
@@ -175,7 +178,7 @@ def _find(root: Path | None) -> _Found:
         wrong = raw[~np.isin(raw, (-1, 1))][0]
         raise UserError(f"{str(_need(home, ATTRIBUTES))!r} holds the value {wrong}; attributes are -1 or 1")
     images = _images(home)
-    index = pd.Index(table.index)
+    index = table.index
     row = index.get_indexer([posixpath.basename(name) for name in images.names])
     notes = []
     if announced is not None and announced != len(table):
@@ -231,6 +234,8 @@ def _read(path: Path, n_values: int) -> tuple[pd.DataFrame, int | None]:
     Read are a CSV with a heading, and text in columns with or without the line of the count and the heading, with
     line ends of any kind.
     """
+    import pandas as pd  # half a second, which listing datasets need not pay
+
     try:
         with path.open(encoding="utf-8-sig", newline=None) as file:
             head = [file.readline(), file.readline()]

@@ -1,0 +1,101 @@
+"""The wheel holds the plugins and the grids, and works outside the checkout; the architecture's one rule of imports."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CORE = (
+    "types registry plugin parts api nn spec packs data train probe scoring store pipeline loggers launch board"
+).split()  # a module imports only those before it
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of fairssl that a file imports when it is loaded; what is only for type checkers or in functions is not."""
+    found: set[str] = set()
+
+    def visit(nodes: list[ast.stmt]) -> None:
+        for node in nodes:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fairssl"):
+                base = node.module or ""
+                found.update([f"{base}.{a.name}" for a in node.names] if base == "fairssl" else [base])
+            elif isinstance(node, ast.Import):
+                found.update(a.name for a in node.names if a.name.startswith("fairssl"))
+
+    visit(ast.parse(path.read_text(encoding="utf-8")).body)
+    return {name.split(".")[1] for name in found if "." in name}
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_a_core_module_imports_only_those_above_it(name: str) -> None:
+    path = ROOT / "fairssl" / f"{name}.py"
+    if not path.exists():
+        pytest.skip(f"no module {name}")
+    below = set(CORE[CORE.index(name) :])
+    assert not _imports(path) & below
+
+
+def test_every_core_module_has_its_place() -> None:
+    modules = {p.stem for p in (ROOT / "fairssl").glob("[!_]*.py")}
+    assert modules <= {*CORE, "testing", "figures"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "plugins").rglob("[!_]*.py")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
+def test_a_plugin_imports_the_api_and_what_plugins_share_and_no_plugin(path: Path) -> None:
+    assert _imports(path) <= {"api", "nn", "scoring"}
+    assert "fairssl_plugins" not in path.read_text(encoding="utf-8")
+    if path.parent.name in ("datasets", "metrics", "methods"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        heavy = {"torch", "torchvision", "timm", "sklearn", "pandas"}
+        loaded = {a.name.split(".")[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names}
+        loaded |= {(n.module or "").split(".")[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
+        assert not loaded & heavy
+
+
+@pytest.mark.slow
+def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(
+        ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "__pycache__")
+    )
+    call = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    subprocess.run(call, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for path in [*(ROOT / "plugins").rglob("*.py"), *(ROOT / "benchmarks" / "grids").glob("*.toml")]:
+        kind = "fairssl_plugins/" if "plugins" in path.parts[len(ROOT.parts) :] else "fairssl_grids/"
+        tail = path.relative_to(ROOT / ("plugins" if kind == "fairssl_plugins/" else "benchmarks/grids"))
+        assert kind + tail.as_posix() in names
+    assert not [n for n in names if n.endswith((".png", ".jpg", ".zip"))]
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True
+    )
+    env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    where = subprocess.run(
+        [sys.executable, "-c", "import fairssl, fairssl_plugins; print(fairssl.__file__, fairssl_plugins.__file__)"],
+        cwd=tmp_path,
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert all(Path(p).is_relative_to(site) for p in where)
+    words = ["bench", "--grid", "smoke", "--seeds", "1", "--epochs", "1", "--set", "data.n_train=64", "--out", "runs"]
+    run = subprocess.run(
+        [sys.executable, "-m", "fairssl", *words], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("| s") == 3
