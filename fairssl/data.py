@@ -272,11 +272,118 @@ def gaussian_blur(x: Tensor, sigma: Tensor, on: Tensor) -> Tensor:
     return F.conv2d(flat, k[:, None, :, None], groups=n * channels).view(n, channels, height, width)
 
 
+# --------------------------------------------------------------------------- RandAugment
+
+RAND_OPS = (
+    *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+    *("brightness", "color", "contrast", "sharpness", "posterize", "solarize", "autocontrast", "equalize"),
+)  # the fourteen of Cubuk et al. 2020; the first nine after identity may go either way
+
+
+def rand_augment(x: Tensor, config: TrainConfig, gen: torch.Generator) -> Tensor:
+    """(B, 3, H, W) in [0, 1] -> the same: `rand_ops` operations in turn, each image drawing its own with equal chance.
+
+    Cubuk, Zoph, Shlens, Le: RandAugment, NeurIPS 2020, with torchvision's operations and strengths. All images share a
+    magnitude; the sign is drawn. Geometry is bilinear, where torchvision's default is the nearest pixel; what it moves in
+    is black. Nothing is rounded to 8 bits between operations.
+    """
+    n, x = len(x), x.float()
+    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would tell but one pixel in 256 from the next
+        for _ in range(config.rand_ops):
+            u = torch.rand(2, n, generator=gen, device=gen.device)
+            op = (u[0] * len(RAND_OPS)).long().clamp_(max=len(RAND_OPS) - 1)
+            x = rand_op(x, op, torch.where(u[1] < 0.5, -1.0, 1.0) * (config.rand_magnitude / 30))
+    return x
+
+
+def rand_op(x: Tensor, op: Tensor, level: Tensor) -> Tensor:
+    """(B, 3, H, W) in [0, 1] -> the same. `op` (B,) indexes `RAND_OPS`; `level` (B,) in [-1, 1], of the full strength.
+
+    The whole batch goes through each kind of operation with its own parameters, which are neutral where an image drew
+    another: no branch, so that it can be captured.
+    """
+
+    def chosen(name: str) -> Tensor:
+        return op == RAND_OPS.index(name)
+
+    def wide(v: Tensor) -> Tensor:
+        return v[:, None, None, None]
+
+    x = _affine(x, op, level)
+    gray = _gray(x)
+    other = torch.zeros_like(x)  # what brightness, color, contrast and sharpness blend with
+    other = torch.where(wide(chosen("color")), gray, other)
+    other = torch.where(wide(chosen("contrast")), gray.mean(dim=(1, 2, 3), keepdim=True), other)
+    other = torch.where(wide(chosen("sharpness")), _smoothed(x), other)
+    blended = (other + wide(1 + 0.9 * level) * (x - other)).clamp(0, 1)
+    x = torch.where(wide((op >= RAND_OPS.index("brightness")) & (op <= RAND_OPS.index("sharpness"))), blended, x)
+
+    strength = level.abs()
+    byte = (x * 255).round()
+    step = torch.exp2((4 * strength).round())  # 8 bits down to 4
+    x = torch.where(wide(chosen("posterize")), (byte / wide(step)).floor() * wide(step) / 255, x)
+    x = torch.where(wide(chosen("solarize")) & (x >= wide(1 - strength)), 1 - x, x)
+    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    stretched = torch.where(high > low, (x - low) / torch.where(high > low, high - low, 1.0), x)
+    x = torch.where(wide(chosen("autocontrast")), stretched, x)
+    return torch.where(wide(chosen("equalize")), _equalized(byte) / 255, x)
+
+
+def _affine(x: Tensor, op: Tensor, level: Tensor) -> Tensor:
+    """The geometric operations, one bilinear sampling for all. Shears turn about the top left corner and rotations about
+    the centre, as torchvision has them; pixels are whole in translations."""
+    n, _, height, width = x.shape
+
+    def amount(name: str, full: float) -> Tensor:
+        return torch.where(op == RAND_OPS.index(name), full * level, 0.0)
+
+    angle = amount("rotate", math.radians(30))
+    shift_x = amount("translate_x", 150 / 331 * width).trunc()
+    shift_y = amount("translate_y", 150 / 331 * height).trunc()
+    shear_x, shear_y = amount("shear_x", 0.3), amount("shear_y", 0.3)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    # Where output pixel (column, row), from the centre, comes from: A (column, row) + b.
+    top, left = -height / 2, -width / 2
+    a = torch.stack([torch.stack([cos, shear_x - sin], 1), torch.stack([shear_y + sin, cos], 1)], 1)  # (B, 2, 2)
+    b = torch.stack([-shear_x * top - shift_x, -shear_y * left - shift_y], 1)
+    columns = torch.arange(width, device=x.device) + 0.5 + left
+    rows = torch.arange(height, device=x.device) + 0.5 + top
+    at = torch.stack([columns.expand(height, width), rows[:, None].expand(height, width)], -1).view(1, -1, 2)
+    source = (at @ a.transpose(1, 2) + b[:, None]) / torch.tensor([-left, -top], device=x.device)
+    moved = F.grid_sample(x, source.view(n, height, width, 2), padding_mode="zeros", align_corners=False)
+    return torch.where(((op >= 1) & (op <= 5))[:, None, None, None], moved, x)
+
+
+def _smoothed(x: Tensor) -> Tensor:
+    """(B, 3, H, W) with each inner pixel averaged with its neighbours, itself five times; the border as it is."""
+    weight = torch.ones(3, 1, 3, 3, device=x.device)
+    weight[:, :, 1, 1] = 5
+    out = x.clone()
+    out[:, :, 1:-1, 1:-1] = F.conv2d(x, weight / 13, groups=3)
+    return out
+
+
+def _equalized(byte: Tensor) -> Tensor:
+    """(B, 3, H, W) of whole numbers 0..255, as float -> the same with each channel's histogram flattened."""
+    n, channels, height, width = byte.shape
+    flat = byte.long().reshape(n * channels, -1)
+    count = torch.zeros(n * channels, 256, device=byte.device).scatter_add_(
+        1, flat, torch.ones(flat.shape, device=byte.device)
+    )  # sums of ones: exact in any order
+    brightest = count.gather(1, flat.amax(1, keepdim=True))
+    step = ((height * width - brightest) / 255).floor()
+    before = count.cumsum(1) - count
+    table = ((before + (step / 2).floor()) / step.clamp(min=1)).floor().clamp(0, 255)
+    return torch.where(step > 0, table.gather(1, flat), flat.float()).view(byte.shape)
+
+
 def augment(images: Tensor, size: int, config: TrainConfig, gen: torch.Generator) -> Tensor:
     """uint8 (B, 3, H, W) -> one view, float32 (B, 3, size, size), normalised; every image draws its own parameters."""
     n, _, height, width = images.shape
     x = images.float().div_(255)
     x = resized_crop(x, random_crop(n, height, width, config, gen), size)
+    if config.recipe == "randaugment":
+        return normalise(rand_augment(x.clamp_(0, 1), config, gen))
     if config.jitter > 0 or config.gray > 0:
         x = color_jitter(x.clamp_(0, 1), random_jitter(n, config, gen))
     if config.blur > 0:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fairssl.types import Batch, Terms
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
 
@@ -65,6 +69,91 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
         denominator = similarity.masked_fill(excluded, -torch.inf).logsumexp(1)
         positive = similarity.diagonal(n).repeat(2)  # (i, i + n), and by symmetry (i + n, i)
         return (denominator - positive).mean()
+
+
+class LinearClassifier(nn.Linear):
+    """(B, F) features -> (B,) logits of y = 1, in float32 also under mixed precision (float64 stays)."""
+
+    def __init__(self, feature_dim: int) -> None:
+        super().__init__(feature_dim, 1)
+
+    def forward(self, f: Tensor) -> Tensor:
+        f = at_least_float32(f)
+        with full_precision(f):
+            return super().forward(f).squeeze(1)
+
+
+def classification(batch: Batch) -> Terms:
+    """Terms of a batch whose `z` holds V x (B,) logits of y = 1: the mean cross-entropy over the views, at least 0, and
+    the accuracy."""
+    assert batch.target is not None  # declared in `sees`
+    logit, target = torch.cat(batch.z), batch.target.repeat(len(batch.z))
+    loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype))
+    accuracy = ((logit.detach() > 0) == (target == 1)).float().mean()
+    return Terms(primal={"cross_entropy": loss}, log={"accuracy": accuracy})
+
+
+def group_gap(value: Tensor, group: Tensor, n_groups: int, among: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean over the G - 1 adjacent pairs of groups of |mean value in one - mean value in the other|; and how many groups
+    had no example.
+
+    `value` (B,); `group` (B,) in 0..G-1; `among` (B,) bool, the examples that count, all by default. A pair of which a
+    group has no example contributes 0 and stays in the mean. For G = 2 the absolute gap of two groups.
+    """
+    member = group[:, None] == torch.arange(n_groups, device=group.device)  # (B, G)
+    if among is not None:
+        member = member & among[:, None]
+    count = member.sum(0)
+    mean = torch.where(member, value[:, None], 0.0).sum(0) / count.clamp(min=1)
+    present = count > 0
+    gaps = torch.where(present[1:] & present[:-1], (mean[1:] - mean[:-1]).abs(), 0.0)
+    return gaps.mean(), (~present).sum()
+
+
+def log_probabilities(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """(B, F) in float32 -> (B, G) log-softmax of what `network` gives, in full precision under mixed precision too."""
+    with full_precision(x):
+        return network(x).log_softmax(1)
+
+
+def log_likelihood(log_p: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (B, G) and codes (B,) -> mean log p[code], at most 0; and the accuracy of the likeliest."""
+    found = log_p.gather(1, code[:, None]).mean()
+    return found, (log_p.detach().argmax(1) == code).float().mean()
+
+
+class GradientGuard(nn.Module):
+    """Identity in the forward pass; backward, a gradient that is finite throughout passes, times `factor`, and one that is
+    not becomes zero and is counted. So an adversary that overflows is left out of a step and cannot poison the encoder.
+
+    With `factor` -1 it is the gradient reversal of Ganin and Lempitsky: Unsupervised Domain Adaptation by
+    Backpropagation, ICML 2015.
+    """
+
+    skipped: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Only ever logged, so no part of what a run depends on.
+        self.register_buffer("skipped", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor, factor: float = 1.0) -> Tensor:
+        if not x.requires_grad:
+            return x
+        x = x.view_as(x)  # the hook is for this use of x alone
+        x.register_hook(partial(self._passed, factor))
+        return x
+
+    def _passed(self, factor: float, gradient: Tensor) -> Tensor:
+        finite = gradient.isfinite().all()
+        self.skipped.add_(~finite)
+        return torch.where(finite, factor * gradient, 0.0)
+
+    def count(self) -> Tensor:
+        """How many gradients were dropped since the last call, 0-d."""
+        found = self.skipped.clone()
+        self.skipped.zero_()
+        return found
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms, UserError
-from fairssl.nn import at_least_float32, full_precision, mlp, normalize
+from fairssl.nn import GradientGuard, at_least_float32, log_likelihood, log_probabilities, mlp, normalize
 
 
 class Adversary(Head):
@@ -31,6 +31,7 @@ class Adversary(Head):
 
     sees = frozenset({"group"})
     streams = frozenset({"annotated"})
+    n_views = 1  # as many as the objective draws
 
     class Config(HeadConfig):
         aliases: ClassVar = {"alpha": "weight"}
@@ -42,6 +43,7 @@ class Adversary(Head):
         super().__init__(config, ctx)
         self.input_dim = config.projection_dim if config.input == "projection" else ctx.feature_dim
         self.discriminator = mlp(self.input_dim, config.hidden_dim, ctx.n_groups, batch_norm=False)
+        self.guard = GradientGuard()
 
     def dual_parameters(self) -> Iterable[nn.Parameter]:
         return self.discriminator.parameters()
@@ -49,21 +51,18 @@ class Adversary(Head):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         assert batch.group is not None  # declared in `sees`
-        seen = self._input(batch)
-        group = batch.group.repeat(len(batch.f))
-        with full_precision(seen):
-            log_d = self.discriminator(seen).log_softmax(1)
-        log_likelihood = log_d.gather(1, group[:, None]).mean()
-        accuracy = (log_d.detach().argmax(1) == group).float().mean()
+        log_d = log_probabilities(self.discriminator, self.guard(self._input(batch)))
+        likelihood, accuracy = log_likelihood(log_d, batch.group.repeat(len(batch.f)))
         return Terms(
-            primal={"log_likelihood": log_likelihood},
-            dual={"cross_entropy": -log_likelihood},
-            log={"accuracy": accuracy},
+            primal={"log_likelihood": likelihood},
+            dual={"cross_entropy": -likelihood},
+            log={"accuracy": accuracy, "skipped": self.guard.count()},
         )
 
     def _input(self, batch: Batch) -> Tensor:
         """What D sees of the V views, (V B, input_dim), in float32."""
         x = torch.cat(batch.z if self.config.input == "projection" else batch.f)
+        x = x[:, None] if x.ndim == 1 else x  # a classifier's logits
         if x.shape[1] != self.input_dim:
             raise UserError(
                 f"the adversary was built for vectors {self.input_dim} wide, but the objective gives {x.shape[1]}; "
