@@ -173,7 +173,7 @@ def _check_config(part: Any, name: str) -> None:
         raise AssertionError(f"{name}.{key} can be assigned: keep the model_config of PluginConfig (frozen)")
     try:
         configure(part, name, {"no_such_parameter": 1})
-        config.__class__(no_such_parameter=1)
+        type(config).model_validate({"no_such_parameter": 1})
     except (UserError, pydantic.ValidationError):
         pass
     else:
@@ -248,9 +248,10 @@ def _tiny_spec(method: Method, label: str, **train: Any) -> RunSpec:
         ),
         annotated=0.5,
         encoder=part_spec(registry.encoders, encoder, {"width": 8}),
-        train=TrainConfig(**loop),
-        probe=ProbeConfig(epochs=2),
+        train=TrainConfig.model_validate(loop),
+        probe=ProbeConfig.model_validate({"epochs": 2}),
         metrics={},
+        seed=0,
     )
 
 
@@ -772,7 +773,8 @@ def _dataset_checks(name: str, part: Any) -> Steps:
 
     def splits_sound() -> None:
         found = load()
-        side, ids = size(), set()
+        side = size()
+        ids: set[str] = set()
         assert tuple(found.groups) == tuple(card.attributes[attribute]), (
             f"groups are {found.groups}, the card says {card.attributes[attribute]}"
         )
