@@ -173,6 +173,14 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
     for name, source in sources.items():
         plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent)
     encoders: dict[str, Any] = {}
+    versions = metric_versions()
+    probes = {
+        text: configure(_Named(ProbeConfig), "probe", {**method.probe_params, **values.get("probe", {})})
+        for text, method in methods.items()
+    }
+    trains: dict[
+        tuple[str, str], TrainConfig
+    ] = {}  # (dataset, method); cells share their parts, and so the work on them
     for name, target, attribute in asked:
         source, card, fact = sources[name], sources[name].card, facts[name]
         preset = request.preset or card.defaults.preset
@@ -189,18 +197,17 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
             attribute=attribute,
         )
         for text, method in specs.items():
-            train = _train(request, card, preset, methods[text].train, values.get("train", {}))
+            if (name, text) not in trains:
+                trains[name, text] = _train(request, card, preset, methods[text].train, values.get("train", {}))
             for seed in range(request.seeds if request.seeds is not None else card.defaults.seeds):
                 spec = RunSpec(
                     method=method,
                     data=data,
                     annotated=card.defaults.annotated if request.annotated is None else request.annotated,
                     encoder=encoders[encoder],
-                    train=train,
-                    probe=configure(
-                        _Named(ProbeConfig), "probe", {**methods[text].probe_params, **values.get("probe", {})}
-                    ),
-                    metrics=metric_versions(),
+                    train=trains[name, text],
+                    probe=probes[text],
+                    metrics=versions,
                     seed=seed,
                 )
                 plan.cells.append(Cell(text, spec))

@@ -20,7 +20,15 @@ from fairssl.types import Method, ProbeKind, Sampler, UserError
 Seen = Literal["none", "annotated", "all"]
 
 
-class Spec(BaseModel):
+class _Written:
+    """A frozen model that keeps its canonical JSON: the cells of a grid share their parts, and a key is made of them."""
+
+    @cached_property
+    def written(self) -> str:
+        return canonical(self.model_dump(mode="json"))  # type: ignore[attr-defined]
+
+
+class Spec(_Written, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -44,6 +52,29 @@ class MethodSpec(Spec):
     target: Seen = "none"
     group: Seen = "none"
 
+    @cached_property
+    def written(self) -> str:
+        content = self.model_dump(mode="json")
+        del content["name"]
+        return canonical(content)
+
+    @cached_property
+    def training(self) -> tuple[str, frozenset[str]]:
+        """What of it can change the trained encoder, as canonical JSON, and the labels that training sees."""
+        heads = [h for h in self.heads if registry.heads.get(h.name).streams]
+        parts = [registry.objectives.get(self.objective.name), *(registry.heads.get(h.name) for h in heads)]
+        sees = {label for part in parts for label in part.sees}
+        if self.sampler == "cell_balanced":
+            sees.add("target")
+        if "annotated" in self.streams:
+            sees.add("group")
+        content = {
+            "objective": self.objective.model_dump(mode="json"),
+            "heads": [h.model_dump(mode="json") for h in heads],
+            "sampler": self.sampler,
+        }
+        return canonical(content), frozenset(sees)
+
 
 class DataSpec(Spec):
     """Which images, which labels. `fingerprint` is of content; None: the data is not on this machine."""
@@ -57,8 +88,22 @@ class DataSpec(Spec):
     target: str
     attribute: str
 
+    @cached_property
+    def training(self) -> dict[frozenset[str], str]:
+        """Canonical JSON of what can change the trained encoder, by the labels that training sees."""
+        depends = registry.datasets.get(self.dataset).card.train_depends_on
+        found = {}
+        for sees in (frozenset(), frozenset({"target"}), frozenset({"group"}), frozenset({"target", "group"})):
+            content = self.model_dump(mode="json")
+            if "target" not in depends and "target" not in sees:
+                del content["target"]
+            if "attribute" not in depends and "group" not in sees:
+                del content["attribute"]
+            found[sees] = canonical(content)
+        return found
 
-class TrainConfig(PluginConfig):
+
+class TrainConfig(_Written, PluginConfig):
     """The training loop and the augmentation, one recipe for every method but those that say otherwise (`erm`).
 
     The paper fixes Adam, 100 epochs and the batch sizes. Where it is silent: constant learning rates, weight decay 1e-6,
@@ -93,7 +138,7 @@ class TrainConfig(PluginConfig):
     rand_magnitude: float = Field(9.0, ge=0, le=30)  # RandAugment's M
 
 
-class ProbeConfig(PluginConfig):
+class ProbeConfig(_Written, PluginConfig):
     """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at epoch 10."""
 
     version: Literal[1] = 1  # raised when results change
@@ -121,41 +166,41 @@ class RunSpec(Spec):
     @cached_property
     def key(self) -> str:
         """Names the result. Two spellings of one composition have one key."""
-        content = self.model_dump(mode="json")
-        del content["method"]["name"]
-        return digest(content)
+        return _named(self._fields())
 
     @cached_property
     def pretrain_key(self) -> str:
         """Names the trained encoder: the key without what training never saw, and without heads that take no part in it."""
-        content = self.model_dump(mode="json")
-        del content["probe"], content["metrics"]
-        method = content["method"]
-        trained = [h for h in self.method.heads if registry.heads.get(h.name).streams]
-        parts = [registry.objectives.get(self.method.objective.name), *(registry.heads.get(h.name) for h in trained)]
-        content["method"] = {
-            "objective": method["objective"],
-            "heads": [h.model_dump(mode="json") for h in trained],
-            "sampler": method["sampler"],
-        }
-        depends = registry.datasets.get(self.data.dataset).card.train_depends_on
-        if (
-            "target" not in depends
-            and method["sampler"] != "cell_balanced"
-            and all("target" not in p.sees for p in parts)
-        ):
-            del content["data"]["target"]
-        if "annotated" not in self.method.streams and all("group" not in p.sees for p in parts):
-            del content["annotated"]
-            if "attribute" not in depends:
-                del content["data"]["attribute"]
-        return digest(content)
+        fields = self._fields()
+        del fields["probe"], fields["metrics"]
+        fields["method"], sees = self.method.training
+        fields["data"] = self.data.training[sees]
+        if "group" not in sees:
+            del fields["annotated"]
+        return _named(fields)
+
+    def _fields(self) -> dict[str, str]:
+        values = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: v.written if isinstance(v, _Written) else canonical(v) for name, v in values}
+
+
+def canonical(content: Any) -> str:
+    """Equal content, equal text: JSON with sorted keys and no blanks."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _named(fields: Mapping[str, str]) -> str:
+    """`digest` of an object whose fields are canonical JSON already."""
+    return _hash("{" + ",".join(f'"{name}":{fields[name]}' for name in sorted(fields)) + "}")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def digest(content: Any) -> str:
     """First 80 bits of SHA-256 of the canonical JSON, in hex."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return _hash(canonical(content))
 
 
 def derive_seed(*parts: object) -> int:
