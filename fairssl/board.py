@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """A metric as a table shows it. Fractions come in; `percent` ones are printed x 100."""
+    """A metric as a table shows it. Fractions come in; `percent` ones are printed x 100.
+
+    A `diagnostic` is no metric: it has no version and none is best.
+    """
 
     symbol: str
     heading: str
     better: Literal["higher", "lower"]
     percent: bool
+    diagnostic: bool = False
 
     def show(self, value: float) -> str:
         return f"{value * 100:.2f}" if self.percent else f"{value:.4f}"
@@ -48,6 +52,8 @@ COLUMNS = (  # the paper's, in its order
     Column("GAUC", "GAUC", "lower", False),
     Column("WD", "WD", "lower", False),
     Column("KL", "KL", "lower", False),
+    # balanced accuracy of a fresh classifier that looks for the group in the frozen features
+    Column("Leak", "Leak", "lower", True, diagnostic=True),
 )
 
 
@@ -125,6 +131,8 @@ class Table:
         """
         found = set()
         for column in self.columns:
+            if column.diagnostic:
+                continue
             means = {i: row.values[column.symbol].mean for i, row in enumerate(self.rows) if not row.failed}
             printed = {i: float(column.show(mean)) for i, mean in means.items() if mean is not None}
             if printed:
@@ -186,11 +194,13 @@ class Board:
     """Records in, tables out. Keeps of a record only what a table needs.
 
     A label, where one is given, makes its own row, so that two names of one composition are two rows. Without labels
-    one composition is one row, under the shortest of its names.
+    one composition is one row, under the shortest of its names. Rows stand in the `order` of their labels, those not in
+    it after them by the alphabet.
     """
 
-    def __init__(self, columns: Sequence[Column] = COLUMNS) -> None:
+    def __init__(self, columns: Sequence[Column] = COLUMNS, order: Sequence[str] = ()) -> None:
         self.columns = tuple(columns)
+        self.order = tuple(order)
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, record: Record, label: str | None = None) -> None:
@@ -199,6 +209,7 @@ class Board:
         versions = tuple(
             (c.symbol, record.metric_versions.get(c.symbol, record.spec.get("metrics", {}).get(c.symbol)))
             for c in self.columns
+            if not c.diagnostic
         )
         identity = hashlib.sha256(to_json([spec, versions]).encode()).hexdigest()
         group = self._groups.setdefault((identity, label or ""), _Group(record.spec, versions))
@@ -208,8 +219,8 @@ class Board:
         ours = _Run(
             key=record.key,
             state=record.state,
-            values=tuple(record.metrics.get(c.symbol) for c in self.columns),
-            reasons=record.undefined,
+            values=tuple(_leak(record) if c.diagnostic else record.metrics.get(c.symbol) for c in self.columns),
+            reasons={**record.undefined, "Leak": str((record.leakage or {}).get("reason", "not measured"))},
             error=_one_line(record),
         )
         other = group.runs.setdefault(seed, ours)
@@ -234,7 +245,7 @@ class Board:
             differing = _differing([apart for apart, _ in siblings])
             for apart, rows in siblings:
                 differs = {name: apart.get(name, "none") for name in differing}
-                tables.append(_table(place, apart, differs, rows, len(siblings), self.columns))
+                tables.append(_table(place, apart, differs, rows, len(siblings), self.columns, self.order))
         return tables
 
 
@@ -267,6 +278,12 @@ def _one_line(record: Record) -> str:
         return ""
     line = lines[0] if record.state == "diverged" else lines[-1]
     return line if len(line) <= 200 else line[:197] + "..."
+
+
+def _leak(record: Record) -> float | None:
+    """How well the group is found in the features: mean recall over groups, 1 / G is chance."""
+    found = (record.leakage or {}).get("balanced_accuracy")
+    return None if found is None else float(found)
 
 
 def _row(identity: str, group: _Group, columns: Sequence[Column]) -> Row:
@@ -353,7 +370,7 @@ def _settings(row: Row) -> dict[str, str]:
     return dict(_leaves({name: value for name, value in row.spec.items() if name not in skip}))
 
 
-def _distinct(rows: Sequence[Row]) -> tuple[list[Row], dict[str, set[str]]]:
+def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dict[str, set[str]]]:
     """Rows in order of their labels, namesakes told apart by what they differ in: `sofclr (adversary.weight=0.5)`.
 
     Also label -> the names already told in it.
@@ -361,11 +378,14 @@ def _distinct(rows: Sequence[Row]) -> tuple[list[Row], dict[str, set[str]]]:
     namesakes: dict[str, list[Row]] = {}
     for row in rows:
         namesakes.setdefault(row.label, []).append(row)
-    found, told = [], {}
-    for label, group in namesakes.items():
+    found: list[Row] = []
+    told: dict[str, set[str]] = {}
+    place = {label: i for i, label in enumerate(order)}
+    for label, group in sorted(namesakes.items(), key=lambda item: (place.get(item[0], len(place)), item[0])):
         if len(group) == 1:
             found += group
             continue
+        telling: list[Row] = []
         compositions = [_composition(row) for row in group]
         shared = set.intersection(*(set(c) for c in compositions))  # a missing head shows in "parts"
         names = [name for name in _differing(compositions) if name in shared]
@@ -374,9 +394,10 @@ def _distinct(rows: Sequence[Row]) -> tuple[list[Row], dict[str, set[str]]]:
         for row, one in zip(group, labels, strict=True):
             if count[one] > 1:
                 one = f"{label} ({row.identity[:12]})"
-            found.append(replace(row, label=one))
+            telling.append(replace(row, label=one))
             told[one] = set(names)
-    return sorted(found, key=lambda row: (row.label, row.identity)), told
+        found += sorted(telling, key=lambda row: (row.label, row.identity))
+    return found, told
 
 
 # --------------------------------------------------------------------------- heading and notes
@@ -389,9 +410,13 @@ def _table(
     rows: list[Row],
     n_siblings: int,
     columns: tuple[Column, ...],
+    order: tuple[str, ...],
 ) -> Table:
     dataset, target, attribute = place
-    distinct, told = _distinct(rows)
+    distinct, told = _distinct(rows, order)
+    measured = {symbol for row in rows for symbol, value in row.values.items() if value.mean is not None}
+    columns = tuple(column for column in columns if not column.diagnostic or column.symbol in measured)
+    distinct = [replace(row, values={c.symbol: row.values[c.symbol] for c in columns}) for row in distinct]
     usual, exceptions = _usual(distinct, told)
     notes = []
     if differs:
@@ -479,16 +504,19 @@ def _heading(
         yield f"Data parameters: {', '.join(params)}."
     content = _short("fingerprint", apart.get("fingerprint", "unknown"))
     yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
-    versions = {apart[f"metric {column.symbol} version"] for column in columns}
+    judged = [column for column in columns if not column.diagnostic]
+    versions = {apart[f"metric {column.symbol} version"] for column in judged}
     if len(versions) == 1:
         yield f"Metric versions: all {min(versions)}."
     else:
-        each = (f"{column.symbol} {apart[f'metric {column.symbol} version']}" for column in columns)
+        each = (f"{column.symbol} {apart[f'metric {column.symbol} version']}" for column in judged)
         yield f"Metric versions: {', '.join(each)}."
     many = sum(len(row.seeds) > 1 for row in rows)
     percents = [column.heading for column in columns if column.percent]
     yield f"Seeds {usual['seeds']}" + ("; mean ± sample standard deviation." if many else ".")
     yield f"Best in bold; {', '.join(percents)} are x 100."
+    if len(judged) < len(columns):
+        yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
 
 
 def _in_order(groups: Mapping[str, int], order: Sequence[str]) -> list[tuple[str, int]]:
@@ -543,7 +571,7 @@ def _md(text: str) -> str:
 
 def to_csv(*tables: Table) -> str:
     """All tables in one CSV: a line per row, numbers as fractions that round-trip, nothing where undefined."""
-    columns = tables[0].columns if tables else COLUMNS
+    columns = max((table.columns for table in tables), key=len, default=COLUMNS)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     numbers = [f"{column.symbol}_{what}" for column in columns for what in ("mean", "sd")]
@@ -554,7 +582,7 @@ def to_csv(*tables: Table) -> str:
         for row in table.rows:
             place = (row.label, table.dataset, table.target, table.attribute, differs)
             counts = (len(row.seeds), len(row.failed), row.target_seen, row.group_seen)
-            values = [row.values[column.symbol] for column in columns]
+            values = [row.values.get(column.symbol, Value(None)) for column in columns]
             shown = ("" if x is None else repr(x) for value in values for x in (value.mean, value.sd))
             reasons = "; ".join(f"{s}: {v.reason}" for s, v in row.values.items() if v.mean is None)
             writer.writerow((*place, *counts, *shown, reasons))

@@ -129,6 +129,27 @@ def test_columns_and_scales_are_the_papers() -> None:
     assert [c.symbol for c in COLUMNS if c.better == "higher"] == ["Acc"]
 
 
+def test_leakage_stands_beside_the_metrics_where_it_was_measured() -> None:
+    """A diagnostic: after the paper's columns, never bold, its balanced accuracy x 100."""
+    leaky = [
+        record(spec(seed=s), 0.5, leakage={"accuracy": 0.9, "balanced_accuracy": x}) for s, x in enumerate([0.7, 0.8])
+    ]
+    table = one(leaky)
+    assert table.head[9:11] == ["KL", "Leak"]
+    assert table.body[0][10] == ("75.00 ± 7.07", False)
+    assert to_json_rows(table)[0]["Leak"]["mean"] == pytest.approx(0.75)
+    assert "Leak_mean" in to_csv(table, one([record(spec(), 0.5)]))
+    assert "Leak" not in to_markdown(one([record(spec(), 0.5)]))
+
+
+def test_rows_stand_in_the_order_that_was_asked_for() -> None:
+    board = Board(order=["sogclr", "byol"])
+    for name in ("ccl", "byol", "sogclr", "adversary"):
+        board.add(record(spec(name), 0.5))
+    (table,) = board.tables()
+    assert [row.label for row in table.rows] == ["sogclr", "byol", "adversary", "ccl"]
+
+
 def test_who_saw_which_label_is_in_the_row() -> None:
     all_seen = spec("ce")
     all_seen["method"] |= {"target": "all", "group": "none"}
@@ -207,7 +228,7 @@ def test_failed_cells_are_rows_that_say_so() -> None:
     table = one(records)
     found = cells(table)
     assert found["a"]["Acc"] == "failed (2 of 3 seeds), diverged (1 of 3 seeds)"
-    assert {found["a"][c.heading] for c in COLUMNS[1:]} == {"-"}
+    assert {found["a"][c.heading] for c in table.columns[1:]} == {"-"}
     assert found["a"]["Seeds"] == "0 of 3"
     assert (
         r"- a: seed 0, 1: failed: RuntimeError: out of \| memory; seed 2: diverged: step 120: loss nan."
