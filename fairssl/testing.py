@@ -347,7 +347,9 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
         for term, value in everything.items():
             assert isinstance(value, Tensor), f"term {term!r} is a {type(value).__name__}, not a tensor"
             assert value.ndim == 0, f"term {term!r} has shape {tuple(value.shape)}; it must be 0-d"
-            assert value.dtype in (torch.float32, torch.float64), f"term {term!r} is {value.dtype}; at least float32"
+            counted = term in found.log  # may be a count
+            at_least = value.dtype in (torch.float32, torch.float64)
+            assert at_least or counted, f"term {term!r} is {value.dtype}; at least float32"
             assert value.isfinite(), f"term {term!r} is {value.item()}"
         assert bool(found.dual) == bool(list(mine.dual_parameters())), (
             "dual terms and dual parameters go together: one without the other never trains"

@@ -265,7 +265,7 @@ class $Name(Head):
 
 
 def mean_gap(f: Tensor, group: Tensor, n_groups: int) -> Tensor:
-    """(N, F) and codes (N,) -> 0-d. Sums by a product with one-hot rows: nothing is read back, no group is looped over."""
+    """(N, F) and codes (N,) -> 0-d, by a product with one-hot rows, which reads nothing back."""
     member = (group[:, None] == torch.arange(n_groups, device=f.device)).to(f.dtype)  # (N, G)
     count = member.sum(0)
     mean = (member.T @ f) / count.clamp(min=1)[:, None]
@@ -340,7 +340,8 @@ class $Name(Dataset):
         correlation: float = Field(0.8, ge=0, le=1)  # share of training images whose tint goes with their corner
 
     def inspect(self, root: Path | None) -> DataFacts:
-        return DataFacts(fingerprint="$name-1", n_images=self.config.n_train + 2 * self.config.n_eval, max_image_size=None)
+        n = self.config.n_train + 2 * self.config.n_eval
+        return DataFacts(fingerprint="$name-1", n_images=n, max_image_size=None)
 
     def load(
         self,
