@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fairssl.loggers import history_to_csv
 from fairssl.types import UserError
 
 if TYPE_CHECKING:
@@ -337,8 +338,41 @@ class RunStore:
 
     def state(self, key: str) -> State | None:
         """How the run ended; None: it has not."""
-        record = self.read_record(key)
-        return record.state if record else None
+        outline = self.outline(key)
+        return outline["state"] if outline else None
+
+    def outline(self, key: str) -> dict[str, Any] | None:
+        """The run's record as plain JSON, checked no further than that it is this run's: ten times as fast to read."""
+        path = self.result_dir(key) / "record.json"
+        data = _bytes_at(path)
+        if data is None:
+            return None
+        try:
+            outline = json.loads(data)
+        except ValueError as error:
+            raise _broken(path, f"Invalid JSON: {error}") from error
+        if not isinstance(outline, dict) or outline.get("state") not in ("ok", "failed", "diverged"):
+            raise _broken(path, "it holds no record")
+        _check_frame(path, outline.get("version", RECORD_VERSION), outline.get("key"), key)
+        return outline
+
+    def result_keys(self) -> set[str]:
+        """Keys of all runs that ended, from the folder's listing."""
+        return set(_keys(self.root / "results"))
+
+    def is_claimed(self, key: str) -> bool:
+        """Whether a live process holds the key, found out without taking it or writing anything."""
+        try:
+            fd = os.open(self.root / "locks" / f"{_checked(key)}.lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def has_result(self, key: str) -> bool:
         """Whether the run ended well."""
@@ -351,22 +385,16 @@ class RunStore:
 
     def _read(self, key: str) -> tuple[Record, bytes] | None:
         path = self.result_dir(key) / "record.json"
-        try:
-            data = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        data = _bytes_at(path)
+        if data is None:
             return None
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; make it readable") from error
         try:
             record = Record.model_validate_json(data)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(step) for step in first["loc"])
             raise _broken(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
-        if record.version != RECORD_VERSION:
-            raise _broken(path, f"it has record version {record.version}, this fairssl reads {RECORD_VERSION}")
-        if record.key != key:
-            raise _broken(path, f"it holds the record of {record.key}")
+        _check_frame(path, record.version, record.key, key)
         return record, data
 
     def records(self) -> Iterator[Record]:
@@ -441,7 +469,7 @@ class RunStore:
             "spec.json": to_json(dict(spec), indent=1).encode() + b"\n",
             # cloned, since two names may share memory, which the format refuses
             "encoder.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
-            "history.csv": _history_to_csv(history),
+            "history.csv": history_to_csv(history),
         }
         with _whole_folder(folder, files) as temp, self.claim(f"{key}-write", wait=True):
             if self.has_pretrain(key):
@@ -545,6 +573,22 @@ def _take(path: Path, wait: bool) -> int | None:
             return None
 
 
+def _bytes_at(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; make it readable") from error
+
+
+def _check_frame(path: Path, version: Any, found: Any, key: str) -> None:
+    if version != RECORD_VERSION:
+        raise _broken(path, f"it has record version {version}, this fairssl reads {RECORD_VERSION}")
+    if found != key:
+        raise _broken(path, f"it holds the record of {found}")
+
+
 def _rename_folder(temp: Path, folder: Path) -> bool:
     """Rename; False where a folder that is not empty has the place."""
     try:
@@ -559,17 +603,6 @@ def _rename_folder(temp: Path, folder: Path) -> bool:
 def _broken(path: Path, reason: str) -> UserError:
     first = (reason.splitlines() or ["unreadable"])[0]
     return UserError(f"{path} is damaged ({first}); remove the folder {path.parent} and run the same command again")
-
-
-def _history_to_csv(history: Sequence[Mapping[str, float]]) -> bytes:
-    """A column per name in order of first appearance; what an epoch lacks is empty."""
-    names = list(dict.fromkeys(name for epoch in history for name in epoch))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for epoch in history:
-        writer.writerow([repr(float(epoch[name])) if name in epoch else "" for name in names])
-    return text.getvalue().encode()
 
 
 def _history_from_csv(text: str) -> list[dict[str, float]]:

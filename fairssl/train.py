@@ -231,11 +231,18 @@ class Trainer:
     # ------------------------------------------------------------- the run
 
     def run(
-        self, work: Path | None = None, progress: Progress = silent, stop: Callable[[], bool] = lambda: False
+        self,
+        work: Path | None = None,
+        progress: Progress = silent,
+        stop: Callable[[], bool] = lambda: False,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        checkpoint_epochs: int = 0,
+        epoch: Callable[[Mapping[str, float]], None] = lambda row: None,
     ) -> float:
         """Train to the end from wherever the newest whole checkpoint in `work` stands; seconds spent stepping.
 
-        `stop()` is asked between steps; when it says so, a checkpoint is written and `Stopped` raised.
+        `stop()` is asked between steps; when it says so, a checkpoint is written and `Stopped` raised. Checkpoints are
+        also written every so many seconds and, unless 0, epochs. `epoch(row)` hears of each epoch's means.
         """
         if work is not None:
             self.resume(work)
@@ -253,12 +260,16 @@ class Trainer:
                 self.done += 1
                 progress("train", self.done, self.n_steps)
                 now = time.perf_counter()
-                if work is not None and (stop() or now - last_saved > CHECKPOINT_SECONDS):
+                if work is not None and (stop() or now - last_saved > checkpoint_seconds):
                     self.save(work)
                     last_saved = now
                     if stop():
                         raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
             self._close_epoch()
+            epoch(self.history[-1])
+            if work is not None and checkpoint_epochs and len(self.history) % checkpoint_epochs == 0:
+                self.save(work)
+                last_saved = time.perf_counter()
         return time.perf_counter() - started
 
     def _close_epoch(self) -> None:
