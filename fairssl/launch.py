@@ -154,7 +154,7 @@ def _run_shared(
             continue
         spent = {**timings, "evaluate_seconds": time.perf_counter() - started}
         timings = {}  # only the cell that paid for the training says what it cost
-        record, predictions = _result(cell, found, splits, trainer, device, spent)
+        record, predictions = _result(cell, found, splits, device, spent)
         log.done(cell, store.write_result(record, predictions))
 
 
@@ -183,7 +183,7 @@ def _trained(
 
 
 def _result(
-    cell: Cell, found: Evaluation, splits: Splits, trainer: Trainer, device: torch.device, timings: dict[str, float]
+    cell: Cell, found: Evaluation, splits: Splits, device: torch.device, timings: dict[str, float]
 ) -> tuple[Record, Predictions]:
     outcome = found.outcome
     cells = {
@@ -195,7 +195,7 @@ def _result(
     }
     test = _split_values(found.test)
     record = Record(
-        **_frame(cell, splits, device, trainer),
+        **_frame(cell, splits, device),
         **test,
         state="ok",
         cells=cells,
@@ -214,12 +214,12 @@ def _split_values(values: Any) -> dict[str, Any]:
     }
 
 
-def _frame(cell: Cell, splits: Splits, device: torch.device, trainer: Trainer | None) -> dict[str, Any]:
+def _frame(cell: Cell, splits: Splits, device: torch.device) -> dict[str, Any]:
     """What every record has, however it ended."""
     return {
         "spec": cell.spec.model_dump(mode="json"),
         "key": cell.spec.key,
-        "facts": facts(cell.spec.data, splits, trainer),
+        "facts": facts(cell.spec, splits),
         "notes": list(splits.notes),
         "env": environment(device),
         "metric_versions": cell.spec.metrics,
@@ -230,5 +230,5 @@ def _all_failed(
     cells: Sequence[Cell], state: Any, error: str, splits: Splits, store: RunStore, device: torch.device, log: Log
 ) -> None:
     for cell in cells:
-        record = Record(**_frame(cell, splits, device, None), state=state, error=error)
+        record = Record(**_frame(cell, splits, device), state=state, error=error)
         log.done(cell, store.write_result(record))

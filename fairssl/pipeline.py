@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -373,12 +373,20 @@ def check_splits(data: DataSpec, splits: Splits) -> None:
 
 def prepare(spec: RunSpec, splits: Splits, device: torch.device) -> Trainer:
     """The trainer of a spec at its first step: encoder, parts, optimisers, all from the spec's seed."""
-    from fairssl.data import annotated_subset, to_device
+    from fairssl.data import to_device
     from fairssl.train import Trainer
 
-    n_groups = len(splits.groups)
-    annotated = annotated_subset(splits.train.group, n_groups, spec.annotated, spec.data.attribute, spec.seed)
-    return Trainer(spec, to_device(splits.train, annotated, device), n_groups)
+    return Trainer(spec, to_device(splits.train, annotated_rows(spec, splits).numpy(), device), len(splits.groups))
+
+
+def annotated_rows(spec: RunSpec, splits: Splits) -> torch.Tensor:
+    """(n_annotated,) positions in the training split, ascending, of the images whose group the spec's parts may see."""
+    import torch
+
+    from fairssl.data import annotated_subset
+
+    found = annotated_subset(splits.train.group, len(splits.groups), spec.annotated, spec.data.attribute, spec.seed)
+    return torch.from_numpy(found)
 
 
 @dataclass(frozen=True)
@@ -392,7 +400,11 @@ class Evaluation:
 
 
 class Embedded:
-    """The features of one trained encoder on one dataset's splits, transformed by the heads that have something to say."""
+    """The features of one trained encoder on one dataset's splits.
+
+    The trainer may be another cell's that shares the pretraining: its annotated images, its heads that act after
+    training and its attribute need not be those of the cell to evaluate.
+    """
 
     def __init__(self, trainer: Trainer, splits: Splits, progress: Progress = silent):
         from fairssl.probe import embed
@@ -401,39 +413,54 @@ class Embedded:
         represent = trainer.objective.represent
         for part in trainer.parts.values():
             part.eval()
-        raw = {
+        self.features = {
             name: embed(trainer.encoder, represent, getattr(splits, name), trainer.device, progress=progress)
             for name in ("train", "val", "test")
         }
-        group = trainer.data.group.cpu()
-        for name in trainer.weights:
-            transform = trainer.parts[name].fit(Embeddings(raw["train"], splits.train.target, group))  # type: ignore[operator]
+
+    def transformed(self, spec: RunSpec) -> dict[str, torch.Tensor]:
+        """The features of each split, (N, F), after what the spec's heads fit on them, in the order of their names."""
+        import torch
+
+        from fairssl.train import build_parts
+
+        rows = annotated_rows(spec, self.splits)
+        group = torch.full((len(self.splits.train),), -1)
+        group[rows] = torch.from_numpy(self.splits.train.group)[rows]
+        parts = self.trainer.parts
+        if any(head.name not in parts for head in spec.method.heads):  # another cell's trainer has no need of it
+            data = replace(self.trainer.data, annotated=rows)
+            fresh = build_parts(spec, self.trainer.encoder, data, len(self.splits.groups), self.trainer.n_steps)
+            parts = {**fresh, **parts}
+        found = self.features
+        for head in spec.method.heads:
+            part: Any = parts[head.name].to(self.trainer.device).eval()
+            transform = part.fit(Embeddings(found["train"], self.splits.train.target, group))
             if transform is not None:
-                raw = {split: transform(f) for split, f in raw.items()}
-        self.features = raw
+                found = {split: transform(f) for split, f in found.items()}
+        return found
 
     def evaluate(self, spec: RunSpec) -> Evaluation:
         """Score validation and test as the method says, and judge. Nothing is chosen on either."""
         from fairssl.probe import leakage
         from fairssl.scoring import check_outcome, evaluate
 
-        score = self._scorer(spec)
+        features = self.transformed(spec)
+        score = self._scorer(spec, features["train"])
         outcomes = {}
         for name in ("val", "test"):
             split: Split = getattr(self.splits, name)
             outcomes[name] = check_outcome(
-                score(self.features[name]).double().cpu().numpy(), split.target, split.group, self.splits.groups
+                score(features[name]).double().cpu().numpy(), split.target, split.group, self.splits.groups
             )
         return Evaluation(
             test=evaluate(outcomes["test"]),
             val=evaluate(outcomes["val"]),
             outcome=outcomes["test"],
-            leakage=leakage(
-                self.features["train"], self.splits.train.group, self.features["test"], self.splits.test.group
-            ),
+            leakage=leakage(features["train"], self.splits.train.group, features["test"], self.splits.test.group),
         )
 
-    def _scorer(self, spec: RunSpec) -> Scorer:
+    def _scorer(self, spec: RunSpec, f: torch.Tensor) -> Scorer:
         import torch
 
         from fairssl.data import balanced
@@ -452,9 +479,9 @@ class Embedded:
                 return found
 
             return score
-        f, target = self.features["train"], torch.from_numpy(self.splits.train.target)
+        target = torch.from_numpy(self.splits.train.target)
         if spec.method.probe in ("annotated_head", "balanced_head"):
-            rows = self.trainer.data.annotated.cpu()
+            rows = annotated_rows(spec, self.splits)
             if spec.method.probe == "balanced_head":
                 rows = balanced(rows, target, torch.from_numpy(self.splits.train.group), spec.seed)
             f, target = f[rows.to(f.device)], target[rows]
@@ -484,14 +511,14 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def facts(data: DataSpec, splits: Splits, trainer: Trainer | None) -> dict[str, Any]:
+def facts(spec: RunSpec, splits: Splits) -> dict[str, Any]:
     """What a table's heading needs and the spec does not hold."""
-    card = registry.datasets.get(data.dataset).card
+    card = registry.datasets.get(spec.data.dataset).card
     return {
         "groups": list(splits.groups),
-        "positive": card.positive.get(data.target, data.target),
+        "positive": card.positive.get(spec.data.target, spec.data.target),
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_test": len(splits.test),
-        "n_annotated": len(trainer.data.annotated) if trainer is not None else None,
+        "n_annotated": len(annotated_rows(spec, splits)),
     }
