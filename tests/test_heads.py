@@ -179,7 +179,8 @@ def test_an_anchor_alone_in_its_group_has_no_loss_and_one_group_is_plain_ntxent(
 def built(name: str, n_groups: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:
     backbone = encoder(seed)
     ctx = context(backbone, n_groups=n_groups)
-    return backbone, build("objective", "simclr", ctx), build("head", name, ctx)
+    objective = "ce" if registry.heads.get(name).needs == "logits" else "simclr"
+    return backbone, build("objective", objective, ctx), build("head", name, ctx)
 
 
 @pytest.mark.parametrize("name", HEADS)

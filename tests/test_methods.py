@@ -52,6 +52,8 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
     parts = [registry.objectives.get(m.objective), *(registry.heads.get(head) for head in m.heads)]
     for label, column in (("group", m.group), ("target", m.target)):
         streams = {stream for part in parts if label in part.sees for stream in part.streams}
+        if label == "group" and (m.sampler != "shuffle" or m.probe == "balanced_head"):
+            streams.add("annotated")
         assert column == ("all" if "all" in streams else "annotated" if streams else "none")
     assert m.summary and m.paper and m.notes
 
