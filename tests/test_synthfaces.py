@@ -129,7 +129,7 @@ def test_inspect_tells_configurations_apart_and_needs_no_files(tmp_path):
     assert facts == build("synthfaces", {}).inspect(tmp_path / "missing")
     assert facts.max_image_size is None
     assert facts.n_images == sum(map(len, parts(load(size=8))))
-    others = [{"n_train": 100}, {"correlation": 0.7}, {"cue_noise": 0.3}, {"group_noise": 0.1}, {"n_test_per_cell": 7}]
+    others = [{"n_train": 100}, {"correlation": 0.7}, {"cue_noise": 0.3}, {"group_noise": 0.1}, {"cue_size": 0.9}]
     assert len({facts.fingerprint, *(build("synthfaces", p).inspect(None).fingerprint for p in others)}) == 6
 
 

@@ -9,7 +9,7 @@ freckles and a striped top.
 
 For the chosen target and attribute there are two cues. The *fair* cue is the target's own strength: the same in every
 group, so noisy (`cue_noise`) that the best classifier that sees nothing else is right in Phi(1 / cue_noise) of the
-cases. The *unfair* cue is the group itself, large and clear (`group_noise`): in the training split it goes with the
+cases, and more or less easy to see (`cue_size`). The *unfair* cue is the group itself, large and clear (`group_noise`): in the training split it goes with the
 target (`correlation`), in validation and test, balanced over target x group, it says nothing. A probe that leans on it
 is wrong about whole groups, and loses accuracy.
 """
@@ -67,7 +67,8 @@ class SynthFaces(Dataset):
         n_test_per_cell: int = Field(500, ge=1)  # images per target x group
         correlation: float = Field(0.8, ge=0.0, le=1.0)  # P(target = the group's usual value) in training; 0.5: none
         cue_noise: float = Field(1.0, ge=0.0)  # sd of the target's strength about -1 or +1
-        group_noise: float = Field(0.25, ge=0.0)  # the same for the attribute
+        cue_size: float = Field(0.65, ge=0.0, le=1.0)  # how far the target's strength moves the picture
+        group_noise: float = Field(0.25, ge=0.0)  # as cue_noise, for the attribute
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Nothing to find: the fingerprint hashes this version and configuration. `root` is not looked at."""
@@ -117,7 +118,7 @@ class SynthFaces(Dataset):
                 images[rows] = _render(_look(self._strengths(draw, labels[rows], target, attribute), draw), image_size)
                 done += len(rows)
                 progress("drawing faces", done, total)
-            place = f"{self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.group_noise}"
+            place = f"{self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.cue_size} {c.group_noise}"
             splits[part] = Split(
                 images=images,
                 target=labels[:, NAMES.index(target)].copy(),
@@ -143,9 +144,10 @@ class SynthFaces(Dataset):
     def _strengths(self, draw: _Draw, labels: np.ndarray, target: str, attribute: str) -> dict[str, np.ndarray]:
         """How strongly each attribute shows: (n,) about -1 (absent) or +1 (present), cut at +-2.5 to stay a face."""
         noise = dict.fromkeys(NAMES, OTHER_NOISE) | {target: self.config.cue_noise, attribute: self.config.group_noise}
-        return {
+        shown = {
             name: np.clip(2 * labels[:, i] - 1 + noise[name] * draw.normal(), -2.5, 2.5) for i, name in enumerate(NAMES)
         }
+        return shown | {target: self.config.cue_size * shown[target]}
 
     def _note(self, target: str, attribute: str) -> str:
         c = self.config
@@ -215,7 +217,7 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         # pose
         "centre_x": u(-0.10, 0.10),
         "centre_y": u(-0.12, 0.06),
-        "scale": u(0.86, 1.08),
+        "scale": u(0.92, 1.10),
         "tilt": 0.09 * draw.normal(),
         "yaw": u(-0.07, 0.07),
         # light and ground
@@ -230,7 +232,7 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         "wave_ky": u(-9, 9),
         "wave_at": u(0, 2 * np.pi),
         "clothes": colour(u(), u(), u()) * 0.3 + u(0.25, 0.55)[:, None],
-        "stripes": np.clip(0.24 + 0.2 * attractive, 0, 0.7),
+        "stripes": np.clip(0.3 + 0.28 * attractive, 0, 0.85),
         "stripes_at": u(0, 2 * np.pi),
         "collar": u(0.12, 0.32),
         # head
@@ -262,7 +264,7 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         "bags": np.clip(0.24 + 0.26 * bags, 0, 0.75),
         "bags_high": 0.085 + 0.015 * bags,
         "lines": np.clip(0.45 * age, 0, 0.6),
-        "freckles": np.clip(0.13 + 0.11 * attractive, 0, 0.4),
+        "freckles": np.clip(0.21 + 0.19 * attractive, 0, 0.65),
         "freckles_at": u(0, 2 * np.pi),
         "freckles_kx": u(15, 19),
         "freckles_ky": u(15, 19),
@@ -275,11 +277,11 @@ def _look(s: Mapping[str, np.ndarray], draw: _Draw) -> dict[str, np.ndarray]:
         "nose_side": np.where(u() < 0.5, -1.0, 1.0),
         # mouth
         "mouth_y": u(0.37, 0.42),
-        "mouth_wide": u(0.20, 0.225) + 0.035 * attractive,
+        "mouth_wide": u(0.21, 0.235) + 0.04 * attractive,
         "smile": 0.015 + 0.048 * attractive,
         "lip": lip,
-        "lip_high": u(0.052, 0.058) + 0.017 * attractive,
-        "open": np.clip(0.024 + 0.019 * attractive, 0.006, 0.08),
+        "lip_high": u(0.058, 0.064) + 0.022 * attractive,
+        "open": np.clip(0.030 + 0.025 * attractive, 0.006, 0.1),
         "teeth": np.clip(0.45 + 0.3 * attractive, 0, 1),
     }
 
@@ -319,7 +321,7 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     picture[...] = _mix(p["ground"], p["ground_to"], along[:, None])
     picture[...] += (p["wave_size"] * np.sin(p["wave_kx"] * right + p["wave_ky"] * down + p["wave_at"]))[:, None]
 
-    body = ellipse(x, y - 1.3, 0.95, 0.55)
+    body = ellipse(x, y - 1.3, 1.0, 0.62)
     paint(body, p["clothes"])
     shade(body * np.sin(14 * (y - 0.25 * np.abs(x)) + p["stripes_at"]), p["stripes"])
     side = np.abs(x)
@@ -335,7 +337,7 @@ def _render(look: Mapping[str, np.ndarray], size: int) -> np.ndarray:
     shade(head_cover, -p["light_x"] * 1.6 * x)
 
     wave = np.sin(p["freckles_kx"] * x + p["freckles_at"]) * np.sin(p["freckles_ky"] * y - p["freckles_at"])
-    shade(head_cover * np.clip(2.5 * wave - 0.75, 0, 1), 1.2 * p["freckles"])
+    shade(head_cover * np.clip(2 * wave - 0.4, 0, 1), p["freckles"])
 
     fx = x - p["yaw"]  # features turn with the head
     side, sign = np.abs(fx), np.sign(fx)
