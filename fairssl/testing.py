@@ -35,7 +35,7 @@ from fairssl.parts import Encoder, Objective, Part
 from fairssl.pipeline import Embedded
 from fairssl.plugin import PluginConfig
 from fairssl.probe import embed
-from fairssl.registry import BrokenPlugin, configure
+from fairssl.registry import BrokenPlugin, configure, near
 from fairssl.scoring import check_outcome
 from fairssl.spec import CORE_PARTS, DataSpec, ProbeConfig, RunSpec, TrainConfig, compose, parse_method, part_spec
 from fairssl.train import Stopped, Trainer
@@ -63,10 +63,10 @@ class Skipped(Exception):
 Steps = Sequence[tuple[str, Callable[[], None]]]
 
 
-def check(kind: str, name: str) -> list[Check]:
-    """All checks of one plugin; `kind` in singular or plural. An unknown name is a `UserError`."""
+def check(kind: str, name: str, only: str | None = None) -> list[Check]:
+    """All checks of one plugin, or the one called `only`; `kind` in singular or plural. An unknown name is a `UserError`."""
     one = registry.by_kind(kind).one
-    checks: dict[str, Callable[[str], list[Check]]] = {
+    checks: dict[str, Callable[[str, str | None], list[Check]]] = {
         "method": check_method,
         "objective": check_objective,
         "head": check_head,
@@ -74,7 +74,7 @@ def check(kind: str, name: str) -> list[Check]:
         "dataset": check_dataset,
         "metric": check_metric,
     }
-    return checks[one](name)
+    return checks[one](name, only)
 
 
 def assert_contract(kind: str, name: str) -> None:
@@ -83,52 +83,57 @@ def assert_contract(kind: str, name: str) -> None:
     assert not failed, f"{kind} {name} breaks its contract:\n" + "\n".join(failed)
 
 
-def check_objective(name: str) -> list[Check]:
+def check_objective(name: str, only: str | None = None) -> list[Check]:
     """The contract of an objective, by training it alone."""
-    return _checked(registry.objectives, name, lambda part: _part_checks(_Bench("objectives", name), part))
+    return _checked(registry.objectives, name, only, lambda part: _part_checks(_Bench("objectives", name), part))
 
 
-def check_head(name: str) -> list[Check]:
+def check_head(name: str, only: str | None = None) -> list[Check]:
     """The contract of a head, by training it beside an objective that gives what it needs."""
-    return _checked(registry.heads, name, lambda part: _part_checks(_Bench("heads", name), part))
+    return _checked(registry.heads, name, only, lambda part: _part_checks(_Bench("heads", name), part))
 
 
-def check_encoder(name: str) -> list[Check]:
+def check_encoder(name: str, only: str | None = None) -> list[Check]:
     """The contract of an encoder with its default parameters."""
-    return _checked(registry.encoders, name, lambda part: _encoder_checks(name, part))
+    return _checked(registry.encoders, name, only, lambda part: _encoder_checks(name, part))
 
 
-def check_dataset(name: str) -> list[Check]:
+def check_dataset(name: str, only: str | None = None) -> list[Check]:
     """The contract of a dataset with its default parameters; what needs images is skipped where they are not found."""
-    return _checked(registry.datasets, name, lambda part: _dataset_checks(name, part))
+    return _checked(registry.datasets, name, only, lambda part: _dataset_checks(name, part))
 
 
-def check_metric(name: str) -> list[Check]:
+def check_metric(name: str, only: str | None = None) -> list[Check]:
     """The contract of a metric, on generated predictions."""
-    return _checked(registry.metrics, name, lambda part: _metric_checks(name, part))
+    return _checked(registry.metrics, name, only, lambda part: _metric_checks(name, part))
 
 
-def check_method(name: str) -> list[Check]:
+def check_method(name: str, only: str | None = None) -> list[Check]:
     """The contract of a method: a file's name, or any composition such as `byol+adversary:0.3`."""
     try:
         method = parse_method(name)
     except BrokenPlugin as error:
         return [Check("imports", "fail", _line(error))]
-    return _run(_method_checks(name, method))
+    return _run(_method_checks(name, method), only)
 
 
-def _checked(kind: registry.Registry[Any], name: str, steps: Callable[[Any], Steps]) -> list[Check]:
+def _checked(kind: registry.Registry[Any], name: str, only: str | None, steps: Callable[[Any], Steps]) -> list[Check]:
     kind.locate(name)
     try:
         part = kind.get(name)
     except BrokenPlugin as error:
         return [Check("imports", "fail", _line(error))]
-    return _run(steps(part))
+    return _run(steps(part), only)
 
 
-def _run(steps: Steps) -> list[Check]:
+def _run(steps: Steps, only: str | None) -> list[Check]:
+    names = [name for name, _ in steps]
+    if only is not None and only not in names:
+        raise UserError(f"there is no check {only!r}{near(only, names)}")
     found = [Check("imports", "pass")]
     for name, step in steps:
+        if only not in (None, name):
+            continue
         try:
             with _own_randomness():
                 step()

@@ -11,6 +11,7 @@ import typer
 def check(
     kind: str = typer.Argument(..., help="method, objective, head, encoder, dataset or metric; plural too."),
     name: str = typer.Argument(..., help="As `fairssl list` prints it; for a method also a composition."),
+    only: str | None = typer.Option(None, "--only", help="The name of one check, to run that alone."),
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:
     """Check that a plugin keeps its contract, ours or yours. Exit code 1 if a check fails."""
@@ -19,7 +20,7 @@ def check(
     registry.by_kind(kind)  # a wrong kind is said before torch is loaded
     from fairssl import testing
 
-    found = testing.check(kind, name)
+    found = testing.check(kind, name, only)
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
     else:

@@ -1,0 +1,308 @@
+"""The contract checks over everything registered, and proof that they see what they look for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reference.plugin_package import OBJECTIVE, known, write_package
+
+from fairssl import registry, testing
+from fairssl.cli.new import PLUGINS
+from fairssl.types import UserError
+
+FAST = {("objectives", "vicreg"), ("heads", "adversary")}  # one of each kind that takes long
+ALL = [
+    pytest.param(kind, name, marks=[] if kind in ("methods", "metrics") or (kind, name) in FAST else pytest.mark.slow)
+    for kind in registry.registries
+    for name in registry.registries[kind].where()
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_contract(kind, name):
+    testing.assert_contract(kind, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", registry.objectives.where())
+def test_every_objective_is_a_method(name):
+    testing.assert_contract("method", name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", registry.heads.where())
+def test_every_head_goes_with_an_objective_that_gives_what_it_needs(head):
+    needs = registry.heads.get(head).needs
+    objectives = [o for o in registry.objectives.where() if needs in (None, registry.objectives.get(o).gives)]
+    for objective in objectives:
+        if objective != head and registry.objectives.get(objective).trains:
+            testing.assert_contract("method", f"{objective}+{head}:0.5")
+
+
+def test_an_unknown_name_is_the_users_mistake():
+    with pytest.raises(UserError, match="unknown objective 'simclrr'; did you mean 'simclr'"):
+        testing.check("objective", "simclrr")
+
+
+def test_a_check_leaves_the_global_generators_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    testing.check("metric", "ed")
+    testing.check("method", "simclr")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# --------------------------------------------------------------------------- faulty plugins are caught
+
+
+def failures(tmp_path, kind, text, only=None):
+    """name -> reason of the failing checks, or of the check `only`, of a stranger's plugin with that text."""
+    write_package(tmp_path, "stranger", {f"{kind}s/faulty.py": text})
+    with known(tmp_path):
+        return {found.name: found.reason for found in testing.check(kind, "faulty", only) if found.state == "fail"}
+
+
+def edited(text, *changes):
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+RETURN = '        return Terms(primal={"agree": loss})'
+
+
+def before_return(line):
+    return RETURN, f"        {line}\n{RETURN}"
+
+
+def in_init(line):
+    return "        self.layer =", f"        {line}\n        self.layer ="
+
+
+def test_a_sound_plugin_passes(tmp_path):
+    assert failures(tmp_path, "objective", OBJECTIVE) == {}
+
+
+@pytest.mark.parametrize(
+    ("check", "reason", "changes"),
+    [
+        ("terms are finite 0-d tensors", "shape (8,)", [(".square().mean()", ".square().mean(0)")]),
+        ("terms are finite 0-d tensors", "no primal term", [('primal={"agree": loss}', 'log={"agree": loss}')]),
+        ("terms are finite 0-d tensors", "a float, not a tensor", [before_return("loss = float(loss.detach())")]),
+        (
+            "state dict round trip",
+            "keep all state in parameters and buffers",
+            [in_init("self.count = 0"), before_return("self.count += 1; loss = loss * self.count")],
+        ),
+        (
+            "a resumed run equals an uninterrupted one",
+            "differs between a run of",
+            [in_init("self.count = 0"), before_return("self.count += 1; loss = loss * self.count")],
+        ),
+        (
+            "equal seeds, equal bits",
+            "draw with torch",
+            [("import torch\n", "import numpy as np\nimport torch\n"), before_return("loss = loss * np.random.rand()")],
+        ),
+        ("the batch's order does not matter", "in another order", [before_return("loss = loss + z[0].sum()")]),
+        ("no step reads a tensor back", "reads a tensor back", [before_return("loss = loss if loss > 0 else -loss")]),
+        ("no step reads a tensor back", "Tensor.tolist", [before_return("loss = loss + 0 * sum(z[0].tolist())")]),
+        ("no step reads a tensor back", "with a mask", [before_return("loss = loss + z[z[:, 0] > 0].sum()")]),
+        (
+            "gradients reach what they should",
+            "does not reach all of the encoder",
+            [before_return("loss = self.layer.weight.square().sum()")],
+        ),
+        (
+            "gradients reach what they should",
+            "no term moves parameter 'extra.weight'",
+            [in_init("self.extra = torch.nn.Linear(2, 2)")],
+        ),
+        ("finite under bf16 with extreme features", "agree is inf", [before_return("loss = loss.exp()")]),
+        (
+            "config",
+            "can be assigned",
+            [("class Config(PluginConfig):", 'class Config(PluginConfig):\n        model_config = {"frozen": False}')],
+        ),
+        (
+            "config",
+            "stands for 'scael'",
+            [("scale: float", 'aliases = {"s": "scael"}\n        scale: float')],
+        ),
+        ("docstrings and version", "docstring", [('"""Views agree: an objective of a stranger\'s."""', "")]),
+        ("terms are finite 0-d tensors", "NoneType", [before_return("loss = loss + batches['all'].group.sum()")]),
+        ("terms are finite 0-d tensors", "annotated", [before_return("loss = loss + batches['annotated'].z[0].sum()")]),
+        (
+            "after training: features and scores",
+            "one logit",
+            [("    class Config", '    gives = "logits"\n\n    class Config')],
+        ),
+        (
+            "after training: features and scores",
+            "leaves [0, 1]",
+            [("    def forward", "    def scores(self, f):\n        return f[:, 0] - 5\n\n    def forward")],
+        ),
+    ],
+)
+def test_a_faulty_objective_fails(tmp_path, check, reason, changes):
+    found = failures(tmp_path, "objective", edited(OBJECTIVE, *changes), only=check)
+    assert reason in found.get(check, ""), found
+
+
+GROUP_LOOP = """\
+        means = [f[group == code].mean(0) for code in (0, 1)]
+        return Terms(primal={"mean_gap": (means[0] - means[1]).square().sum()})
+"""
+
+
+def test_a_head_that_divides_by_the_size_of_an_absent_group_fails(tmp_path):
+    text = PLUGINS["head"].replace("$Name", "Faulty").replace("$name", "faulty")
+    start, end = text.index("        return Terms("), text.index("def mean_gap")
+    found = failures(tmp_path, "head", text[:start] + GROUP_LOOP + "\n\n" + text[end:])
+    assert "nan" in found["a batch with one group or one class"]
+    assert "with a mask" in found["no step reads a tensor back"]
+
+
+METRIC = PLUGINS["metric"].replace("$Name", "Faulty").replace("$name", "faulty")
+VALUE = "    return max(numbers) - min(numbers)\n"
+
+
+@pytest.mark.parametrize(
+    ("check", "reason", "changes"),
+    [
+        (
+            "an absent group or class",
+            "what has no value is Undefined",
+            [
+                (
+                    "        return next(value for value in accuracies if isinstance(value, Undefined))",
+                    '        return float("nan")',
+                )
+            ],
+        ),
+        ("defined for ordinary scores", "no percentage", [(VALUE, VALUE.replace("max(", "100 * max("))]),
+        ("defined for ordinary scores", "undefined for ordinary", [(VALUE, '    return Undefined("never")\n')]),
+        ("the rows' order does not matter", "in another order", [(VALUE, "    return float(outcome.score[0])\n")]),
+        ("exchanging two groups' codes", "exchanged", [(VALUE, "    return float(numbers[0])\n")]),
+        ("perfect and reversed scores", "lower is better", [(VALUE, "    return min(numbers)\n")]),
+        (
+            "same answer twice, input untouched",
+            "changes the predictions",
+            [(VALUE, "    outcome.score[:] = 0\n" + VALUE)],
+        ),
+        ("docstrings, symbol and version", "has the symbol too", [('symbol="Faulty"', 'symbol="ED"')]),
+    ],
+)
+def test_a_faulty_metric_fails(tmp_path, check, reason, changes):
+    found = failures(tmp_path, "metric", edited(METRIC, *changes))
+    assert reason in found.get(check, ""), found
+
+
+DATASET = PLUGINS["dataset"].replace("$Name", "Faulty").replace("$name", "faulty")
+
+
+@pytest.mark.parametrize(
+    ("check", "reason", "changes"),
+    [
+        ("splits are sound and disjoint", "shares", [('f"{part}{i:05d}"', 'f"{i:05d}"')]),
+        ("splits are sound and disjoint", "not uint8", [("Split(images,", "Split(images / 255,")]),
+        (
+            "splits are sound and disjoint",
+            "the card says",
+            [("groups=GROUPS,\n        )", 'groups=("a", "b"),\n        )')],
+        ),
+        ("two loads, equal bits", "differs between two loads", [("PCG64(split_seed)", "PCG64(np.random.randint(99))")]),
+        ("refuses unknown names", "load accepts", [("not in self.card.targets", "in ()")]),
+        ("card", "licence is empty", [('licence="CC0"', 'licence=""')]),
+        (
+            "training split moves as the card says",
+            "put 'attribute' in",
+            [
+                ('attributes={"tint": GROUPS}', 'attributes={"tint": GROUPS, "hue": GROUPS}'),
+                ('frozenset({"target", "attribute"})', "frozenset()"),
+                ("PCG64(split_seed)", "PCG64(split_seed + len(attribute))"),
+            ],
+        ),
+    ],
+)
+def test_a_faulty_dataset_fails(tmp_path, check, reason, changes):
+    found = failures(tmp_path, "dataset", edited(DATASET, *changes))
+    assert reason in found.get(check, ""), found
+
+
+METHOD = PLUGINS["method"].replace("$Name", "Faulty")
+
+
+@pytest.mark.parametrize(
+    ("check", "reason", "changes"),
+    [
+        ("what it sees agrees with its parts", "its parts see 'annotated'", [('group="annotated"', 'group="none"')]),
+        ("needs no torch to be listed", "imports torch", [("from fairssl.api", "import torch\nfrom fairssl.api")]),
+        ("settings of the loop and the probe", "no scores of its own", [("contrastive=True", 'probe="own"')]),
+        ("settings of the loop and the probe", "did you mean 'epochs'", [("contrastive=True", 'train={"epoch": 3}')]),
+        ("names and aliases are its own", "taken by method", [("contrastive=True", 'aliases=("simclr+ccl",)')]),
+        ("resolves", "unknown head 'ccll'", [('heads={"ccl"', 'heads={"ccll"')]),
+    ],
+)
+def test_a_faulty_method_fails(tmp_path, check, reason, changes):
+    try:
+        found = failures(tmp_path, "method", edited(METHOD, *changes))
+    except UserError as error:  # a method whose parts do not exist has nothing to check
+        found = {"resolves": str(error)}
+    assert reason in found.get(check, ""), found
+
+
+ENCODER = '''\
+"""The mean colour."""
+
+import torch
+
+from fairssl.api import Encoder, PluginConfig
+
+
+class Faulty(Encoder):
+    """A linear map of the mean colour."""
+
+    class Config(PluginConfig):
+        pass
+
+    def __init__(self, config, image_shape):
+        super().__init__(config, image_shape)
+        self.dim = 8
+        self.layer = torch.nn.Linear(3, 8)
+
+    def forward(self, x):
+        return self.layer(x.mean((2, 3)))
+'''
+
+
+SIZE = "self.dim = 8"
+MEAN = "x.mean((2, 3))"
+
+
+@pytest.mark.parametrize(
+    ("check", "changes"),
+    [
+        (None, []),
+        ("feature is (B, dim)", [(SIZE, "self.dim = 9")]),
+        ("evaluation mode: an image alone", [(MEAN, f"{MEAN} - x.mean((0, 2, 3))")]),
+        ("gradients reach every parameter", [(SIZE, f"{SIZE}\n        self.extra = torch.nn.Linear(1, 1)")]),
+        (
+            "refuses unknown names",
+            [
+                (
+                    "    def forward",
+                    "    @classmethod\n    def accepts(cls, name):\n        return {}\n\n    def forward",
+                )
+            ],
+        ),
+        (
+            "state dict round trip",
+            [(MEAN, f"{MEAN} + self.shift"), (SIZE, f"{SIZE}\n        self.shift = torch.randn(3)")],
+        ),
+    ],
+)
+def test_a_faulty_encoder_fails(tmp_path, check, changes):
+    found = failures(tmp_path, "encoder", edited(ENCODER, *changes))
+    assert ({*found} == set()) if check is None else check in found, found

@@ -1,0 +1,284 @@
+"""Registry and grammar: names, close matches, two owners of one name, broken plugins, values that cannot be mistaken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fairssl_plugins
+import pytest
+from reference.plugin_package import OBJECTIVE, known, write_package
+
+from fairssl import registry
+from fairssl.cli import run
+from fairssl.spec import encoder_spec, method_spec, parse_method
+from fairssl.types import Method, UserError
+
+HEAD = (Path(fairssl_plugins.__file__).parent / "heads" / "ccl.py").read_text(encoding="utf-8")
+METHOD = '''"""A method file."""
+from fairssl.api import Method
+METHOD = Method(summary="s", paper="p", objective={objective!r}, heads={heads!r}, aliases={aliases!r})
+'''
+
+
+def method_file(objective: str = "simclr", heads: dict | None = None, aliases: tuple = ()) -> str:
+    return METHOD.format(objective=objective, heads=heads or {}, aliases=aliases)
+
+
+@pytest.fixture
+def strangers(tmp_path):
+    """Write packages by name -> files, and make them known for the test."""
+    stack = []
+
+    def add(**packages):
+        roots = []
+        for name, files in packages.items():
+            root = tmp_path / name
+            write_package(root, name.replace("_", "-"), files)
+            roots.append(root)
+        context = known(*roots)
+        context.__enter__()
+        stack.append(context)
+
+    yield add
+    for context in reversed(stack):
+        context.__exit__(None, None, None)
+
+
+# --------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("kind", registry.registries)
+def test_every_kind_is_found_in_singular_and_plural(kind):
+    assert registry.by_kind(kind) is registry.by_kind(kind.removesuffix("s")) is registry.registries[kind]
+    assert registry.registries[kind].where()
+
+
+def test_an_unknown_kind_and_an_unknown_name_say_what_is_near():
+    with pytest.raises(UserError, match=r"unknown kind 'objektive'; did you mean 'objectives'"):
+        registry.by_kind("objektive")
+    with pytest.raises(UserError, match=r"unknown head 'adversari'; did you mean 'adversary'.*known: .*ccl"):
+        registry.heads.get("adversari")
+    with pytest.raises(UserError, match=r"unknown method 'byol\+adversry:1'.*did you mean 'adversary'"):
+        parse_method("byol+adversry:1")
+
+
+def test_where_imports_nothing(strangers):
+    strangers(loud={"heads/shout.py": "raise SystemError('imported')\n"})
+    assert registry.heads.where()["shout"] == "loud.heads.shout"
+
+
+def test_files_with_a_leading_underscore_are_no_plugins(strangers):
+    strangers(hidden={"heads/_shared.py": "", "heads/shown.py": HEAD})
+    assert "shown" in registry.heads.where() and "_shared" not in registry.heads.where()
+
+
+# --------------------------------------------------------------------------- one name, two owners
+
+
+def test_a_name_that_two_packages_offer_is_an_error_with_both_and_the_way_out(strangers):
+    strangers(one={"heads/twin.py": HEAD}, two={"heads/twin.py": HEAD})
+    with pytest.raises(
+        UserError, match=r"one \(one\.heads\.twin\) and two \(two\.heads\.twin\); write one:twin or two:"
+    ):
+        registry.heads.get("twin")
+    assert registry.heads.get("one:twin").__module__ == "one.heads.twin"
+    assert {"one:twin", "two:twin"} <= {*registry.heads.where()} and "twin" not in registry.heads.where()
+
+
+def test_a_built_in_method_cannot_be_shadowed(strangers):
+    strangers(rival={"methods/simclr.py": method_file("byol")})
+    with pytest.raises(UserError, match=r"method 'simclr' is offered by fairssl .* and rival"):
+        parse_method("simclr")  # there is an objective of that name, which must not be taken silently
+    assert parse_method("rival:simclr").objective == "byol"
+    assert parse_method("fairssl:simclr").objective == "simclr"
+    assert list(parse_method("fairssl:simclr+ccl:0.5").heads) == ["ccl"]
+
+
+def test_package_and_name_in_the_grammar(strangers):
+    strangers(rival={"heads/ccl.py": HEAD, "objectives/agree.py": OBJECTIVE})
+    with pytest.raises(UserError, match=r"head 'ccl' is offered by fairssl .* and rival"):
+        parse_method("byol+ccl:0.5")
+    assert parse_method("byol+rival:ccl:0.5").heads == {"rival:ccl": {"weight": "0.5"}}
+    assert parse_method("byol+rival:ccl").heads == {"rival:ccl": {}}
+    spec = method_spec("rival:agree+rival:ccl:0.5", {"rival:ccl": {"temperature": "0.2"}, "agree": {"scale": "2"}})
+    assert spec.objective.name == "agree", "a name that one package offers has its short spelling in a key"
+    assert spec.objective.params["scale"] == 2.0
+    assert (spec.heads[0].name, spec.heads[0].params) == ("rival:ccl", {"weight": 0.5, "temperature": 0.2})
+
+
+def test_two_spellings_are_one_composition():
+    plain, long = (method_spec(text, {}) for text in ("byol+ccl:0.5", "fairssl:byol+fairssl:ccl:0.5"))
+    assert plain.model_copy(update={"name": ""}) == long.model_copy(update={"name": ""})
+    assert encoder_spec("fairssl:small_cnn", {}) == encoder_spec("small_cnn", {})
+
+
+def test_a_method_file_means_the_parts_of_its_own_package(strangers):
+    strangers(rival={"heads/ccl.py": HEAD, "methods/mine.py": method_file(heads={"ccl": {}})})
+    assert list(parse_method("mine").heads) == ["rival:ccl"]
+    assert list(parse_method("simclr_ccl").heads) == ["fairssl:ccl"]
+
+
+def test_an_alias_of_two_methods_is_an_error(strangers):
+    strangers(rival={f"methods/{n}.py": method_file(aliases=("nick",)) for n in ("first", "second")})
+    with pytest.raises(UserError, match=r"'nick' is an alias of first and of second"):
+        parse_method("nick")
+    assert isinstance(parse_method("first"), Method)
+
+
+# --------------------------------------------------------------------------- broken plugins
+
+BROKEN = {
+    "heads/import_error.py": '"""Doc."""\nimport no_such_library_anywhere\n',
+    "heads/syntax_error.py": '"""Doc."""\ndef broken(:\n',
+    "heads/api_error.py": '"""Doc."""\nfrom fairssl.api import NoSuchThing\n',
+    "heads/fine.py": HEAD,
+    "methods/bad_method.py": "raise RuntimeError('no licence file')\n",
+    "encoders/bad_encoder.py": "import no_such_library_anywhere\n",
+}
+
+
+def test_list_shows_broken_plugins_with_their_cause_and_the_others_as_ever(strangers, capsys):
+    strangers(ill=BROKEN)
+    assert run(["list", "heads", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert "no_such_library_anywhere" in rows["import_error"]["broken"]
+    assert "SyntaxError" in rows["syntax_error"]["broken"]
+    assert "NoSuchThing" in rows["api_error"]["broken"]
+    assert rows["fine"]["broken"] is None and rows["adversary"]["broken"] is None
+    assert run(["list", "methods"]) == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("bad_method"))
+    assert "RuntimeError: no licence file" in line
+
+
+@pytest.mark.parametrize(
+    ("method", "cause"),
+    [
+        ("bad_method", "RuntimeError: no licence file"),
+        ("byol+import_error", "No module named 'no_such_library_anywhere'"),
+        ("byol+syntax_error", "SyntaxError"),
+    ],
+)
+def test_bench_with_a_broken_plugin_fails_with_its_cause(strangers, capsys, method, cause):
+    strangers(ill=BROKEN)
+    assert run(["bench", "--method", method, "--dataset", "colored_digits", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert cause in said and "Traceback" not in said and said.count("\n") == 1
+
+
+def test_a_broken_plugin_stands_in_nobody_elses_way(strangers):
+    strangers(ill=BROKEN)
+    assert parse_method("byol+ccl").objective == "byol"
+    assert encoder_spec("resnet18", {}).name == "timm"
+    with pytest.raises(UserError, match=r"unknown encoder 'resnet18b'.*bad_encoder.*no_such_library_anywhere"):
+        encoder_spec("resnet18b", {})
+
+
+def test_a_package_that_cannot_be_found_is_said(tmp_path, capsys):
+    write_package(tmp_path, "ghost", {})
+    shutil.rmtree(tmp_path / "ghost")
+    with known(tmp_path):
+        assert run(["list", "heads"]) == 0
+        assert "plugin package ghost is broken: no import package 'ghost'" in capsys.readouterr().err
+        with pytest.raises(UserError, match=r"unknown method 'spook'.*plugin package ghost is broken"):
+            parse_method("spook")
+
+
+def test_a_file_with_no_plugin_or_two_is_broken(strangers):
+    two = HEAD.replace("class CCL", "class A") + "\n\n" + HEAD[HEAD.index("class CCL") :]
+    strangers(odd={"heads/none.py": '"""Doc."""\n', "heads/both.py": two})
+    with pytest.raises(registry.BrokenPlugin, match=r"exactly one public Head class, found none"):
+        registry.heads.get("none")
+    with pytest.raises(registry.BrokenPlugin, match=r"found A, CCL"):
+        registry.heads.get("both")
+
+
+# --------------------------------------------------------------------------- parameters
+
+
+def test_a_misspelt_parameter_is_refused_with_the_near_one():
+    with pytest.raises(UserError, match=r"vicreg has no parameter 'varance'; did you mean 'variance'"):
+        method_spec("vicreg", {"vicreg": {"varance": "3"}})
+    with pytest.raises(UserError, match=r"adversary has no parameter 'alfa'; did you mean 'alpha'"):
+        method_spec("sofclr", {"adversary": {"alfa": "3"}})
+
+
+@pytest.mark.parametrize("text", ["False", "false", "0", "no", "off", "f"])
+def test_a_boolean_written_false_is_false(text):
+    assert method_spec("simclr", {"simclr": {"loss_scale_tau": text}}).objective.params["loss_scale_tau"] is False
+
+
+@pytest.mark.parametrize("text", ["nope", "", "None", "falsch", "2", "[]"])
+def test_what_is_no_boolean_is_refused(text):
+    with pytest.raises(UserError, match=r"simclr\.loss_scale_tau.*got"):
+        method_spec("simclr", {"simclr": {"loss_scale_tau": text}})
+
+
+@pytest.mark.parametrize("text", ["True", "true", "1", "yes", "on"])
+def test_a_boolean_written_true_is_true(text):
+    assert method_spec("simclr", {"simclr": {"loss_scale_tau": text}}).objective.params["loss_scale_tau"] is True
+
+
+def test_set_reaches_a_part_by_either_spelling_and_not_by_both():
+    by_alias, by_name = (method_spec("sofclr", {"adversary": {key: "0.3"}}) for key in ("alpha", "weight"))
+    assert by_alias == by_name and by_name.heads[0].params["weight"] == 0.3
+    with pytest.raises(UserError, match=r"adversary.weight is set twice"):
+        method_spec("sofclr", {"adversary": {"alpha": "0.3", "weight": "0.3"}})
+
+
+# --------------------------------------------------------------------------- one file, and nothing else
+
+SCRIPT = """
+import contextlib, io, json, shutil, sys
+from fairssl.cli import run
+
+def call(*args):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(list(args))
+    return code, out.getvalue(), err.getvalue()
+
+def names():
+    return [row["name"] for kind in ("methods", "objectives") for row in json.loads(call("list", kind, "--json")[1])]
+
+dry = ["bench", "--method", "vicreg", "--dataset", "colored_digits", "--seeds", "1", "--epochs", "1", "--json"]
+dry += ["--dry-run", "--out", sys.argv[2]]
+report = {"before": names().count("vicreg"), "refused": call(*dry)}
+shutil.copy(sys.argv[1], "fairssl_plugins/objectives/vicreg.py")
+report["after"] = names().count("vicreg")
+report["planned"] = call(*dry, "--set", "vicreg.variance=5")
+report["misspelt"] = call(*dry, "--set", "vicreg.varianz=5")
+report["shown"] = call("show", "objective", "vicreg")
+report["checked"] = call("check", "objective", "vicreg")
+print(json.dumps(report))
+"""
+
+
+def test_vicreg_taken_away_and_put_back(tmp_path):
+    """The plugins of a copy, without and then with one file: no other edit makes the method known everywhere."""
+    shipped = Path(fairssl_plugins.__file__).parent
+    shutil.copytree(shipped, tmp_path / "fairssl_plugins", ignore=shutil.ignore_patterns("__pycache__", "vicreg.py"))
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(shipped / "objectives" / "vicreg.py"), str(tmp_path / "runs")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["before"], report["after"]) == (0, 2)
+    code, _, error = report["refused"]
+    assert code == 2 and "unknown method 'vicreg'" in error
+    code, out, _ = report["planned"]
+    assert code == 0 and json.loads(out)["cells"] == 1
+    code, _, error = report["misspelt"]
+    assert code == 2 and "did you mean 'variance'" in error
+    assert report["shown"][0] == 0 and "vicreg.variance = 25.0" in report["shown"][1]
+    assert report["checked"][0] == 0 and "0 fail" in report["checked"][1], report["checked"][1]
