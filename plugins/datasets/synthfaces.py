@@ -9,9 +9,9 @@ freckles and a striped top.
 
 For the chosen target and attribute there are two cues. The *fair* cue is the target's own strength: the same in every
 group, so noisy (`cue_noise`) that the best classifier that sees nothing else is right in Phi(1 / cue_noise) of the
-cases, and more or less easy to see (`cue_size`). The *unfair* cue is the group itself, large and clear (`group_noise`): in the training split it goes with the
-target (`correlation`), in validation and test, balanced over target x group, it says nothing. A probe that leans on it
-is wrong about whole groups, and loses accuracy.
+cases, and more or less easy to see (`cue_size`). The *unfair* cue is the group itself, large and clear (`group_noise`):
+in the training split it goes with the target (`correlation`), in validation and test, balanced over target x group, it
+says nothing. A probe that leans on it is wrong about whole groups, and loses accuracy.
 """
 
 from __future__ import annotations
