@@ -1,234 +1,582 @@
-"""Carries a plan out: distinct pretrainings, then the cheap probes; what is done already is not done again."""
+"""Carries a plan out: here, in worker processes, on Ray or on Slurm. What is done already is not done again.
+
+Every executor hands the same `Job`s to the same `Worker`. Who holds a job's claim does it; whoever finds it held goes on
+with another, so any number of commands may work on one runs folder at once.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
 import time
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
 
-from fairssl.pipeline import Cell, Embedded, Evaluation, Plan, SplitsCache, environment, facts, prepare
-from fairssl.store import Measured, Predictions, Record, RunStore, StoreError
-from fairssl.types import Splits, Undefined, UserError
+from fairssl.job import Job, Log, Settings, Stop, Worker, write_lost
+from fairssl.loggers import need
+from fairssl.pipeline import Cell, Plan, SplitsCache
+from fairssl.store import Predictions, Record, RunStore
+from fairssl.types import UserError
+from fairssl.watch import Survey, is_due, name_of
 
-if TYPE_CHECKING:
-    import torch
-
-    from fairssl.train import Trainer
+POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
+DEATHS = 2  # a job whose worker died that often is given up
 
 
-class Stop:
-    """Turns SIGTERM and Ctrl-C into a stop between two steps, with a checkpoint; outside training they act at once."""
+def jobs_of(found: Survey) -> list[Job]:
+    """What is due, as jobs; what has still to be trained comes first, else in the grid's order."""
+    jobs = [Job(key, tuple(cells)) for key, cells in found.due.items()]
+    return sorted(jobs, key=lambda job: job.key not in found.to_train)
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._training = False
 
-    def __call__(self) -> bool:
-        return self.signal is not None
+def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
+    """Read every dataset once: a mistake in the last one is told before the first hour of training."""
+    splits = SplitsCache(plan.roots, log.stage)
+    for data in {cell.spec.data.written: cell.spec.data for job in jobs for cell in job.cells}.values():
+        splits.get(data)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None or not self._training:  # a second Ctrl-C does not wait for the step
-            self.signal = number
-            raise KeyboardInterrupt
-        self.signal = number
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+def run_here(jobs: Sequence[Job], store: RunStore, settings: Settings, log: Log, stop: Stop, wait: bool = True) -> None:
+    """Do the jobs in this process, one by one. Without `wait`, leave those that others are at to them."""
+    worker = Worker(store, settings, log, stop)
+    left, finished = list(jobs), 0
+    while left:
+        held = []
+        for job in left:
+            log.overall(f"{name_of(job.cells[0])} ({finished + 1} of {len(jobs)})", finished, len(jobs))
+            if worker.run(job):
+                finished += 1
+            else:
+                held.append(job)
+        if len(held) == len(left):
+            if not wait:
+                return
+            log.overall("waiting for another fairssl", finished, len(jobs))
+            time.sleep(POLL_SECONDS)
+        left = held
+
+
+# --------------------------------------------------------------------------- worker processes
+
+
+@dataclass
+class _Process:
+    """A worker process as its parent sees it."""
+
+    device: str
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    job: Job | None = None
+    part: float = 0.0  # of its job
+
+
+def run_workers(
+    jobs: Sequence[Job], store: RunStore, devices: Sequence[str], settings: Settings, log: Log, stop: Stop
+) -> None:
+    """Do the jobs in one process per entry of `devices`.
+
+    A worker that dies stops no other: its job is tried once more, from its checkpoint, and then recorded as failed.
+    Workers end when this process does, however it ends.
+    """
+    crew = _Crew(list(jobs), store, devices, settings, log)
+    try:
+        crew.work()
+    except BaseException:
+        crew.dismiss()
+        raise
+
+
+class _Crew:
+    def __init__(self, jobs: list[Job], store: RunStore, devices: Sequence[str], settings: Settings, log: Log) -> None:
+        self.queue, self.n_jobs, self.finished = deque(jobs), len(jobs), 0
+        self.store, self.settings, self.log = store, settings, log
+        self.threads = max(1, (os.cpu_count() or 1) // len(devices))
+        self.free_devices = deque(devices)
+        self.processes: list[_Process] = []
+        self.deaths: Counter[str] = Counter()
+        self.not_before: dict[str, float] = {}  # of jobs that another command holds
+
+    def work(self) -> None:
+        while self.queue or any(one.job for one in self.processes):
+            self._assign()
+            pipes = {one.pipe: one for one in self.processes}
+            for pipe in wait(list(pipes), timeout=POLL_SECONDS):
+                self._hear(pipes[pipe])  # type: ignore[index]
+        for one in self.processes:
+            one.pipe.close()  # that is its sign to go
+            one.process.wait()
+
+    def _assign(self) -> None:
+        """Give every idle worker a job, and start one more where a device is free."""
+        now = time.monotonic()
+        for _ in range(len(self.queue)):
+            job = self.queue.popleft()
+            idle = next((one for one in self.processes if one.job is None), None)
+            if self.not_before.get(job.key, 0) > now:
+                self.queue.append(job)
+                continue
+            if idle is None and self.free_devices:
+                idle = self._start(self.free_devices.popleft())
+            if idle is None:
+                self.queue.appendleft(job)
+                return
+            idle.job, idle.part = job, 0.0
+            with suppress(OSError):  # it has just died; the pipe's end will say so
+                idle.pipe.send(job)
+
+    def _start(self, device: str) -> _Process:
+        ours, theirs = socket.socketpair()
+        threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        code = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # plugins lie where this process finds them
+        code += "from fairssl.launch import serve; serve(int(sys.argv[2]))"
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, json.dumps(sys.path), str(theirs.fileno())],
+            env={**os.environ, **threads},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # this command's stdout is for its table
+        )
+        theirs.close()
+        one = _Process(device, process, Connection(ours.detach()))
+        with suppress(OSError):
+            one.pipe.send((self.store.root, replace(self.settings, device=device), self.threads, os.getpid()))
+        self.processes.append(one)
+        return one
+
+    def _hear(self, one: _Process) -> None:
         try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            kind, *rest = one.pipe.recv()
+        except (EOFError, OSError):
+            self._bury(one)
+            return
+        if kind == "stage":
+            what, done, total = rest
+            one.part = done / total if what == "train" and total else one.part
+            self._show(what, done, total)
+        elif kind == "note":
+            self.log.note(rest[0])
+        elif kind == "cell":
+            assert one.job is not None
+            self.log.done(next(cell for cell in one.job.cells if cell.spec.key == rest[0].key), rest[0])
+        elif kind == "end":
+            assert one.job is not None
+            if rest[0]:
+                self.finished += 1
+            else:
+                self.not_before[one.job.key] = time.monotonic() + POLL_SECONDS
+                self.queue.append(one.job)
+            one.job = None
+            self._show("", 0, 0)
+        else:
+            raise rest[0]
 
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        self._training = True
+    def _show(self, what: str, done: int, total: int) -> None:
+        busy = [one for one in self.processes if one.job]
+        names = f"{len(busy)} workers, {self.finished} of {self.n_jobs} pretrainings done"
+        self.log.overall(names, self.finished + sum(one.part for one in busy), self.n_jobs)
+        if len(self.processes) == 1 and what:
+            self.log.stage(what, done, total)
+
+    def _bury(self, one: _Process) -> None:
+        """A worker is dead. Its job goes back into the queue, or is given up."""
+        code = one.process.wait()
+        self.processes.remove(one)
+        one.pipe.close()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if one.job is None:
+            raise RuntimeError(f"a worker process could not start ({how}); what it said is above")
+        job = one.job
+        self.deaths[job.key] += 1
+        self.free_devices.append(one.device)
+        what = f"the worker process of {name_of(job.cells[0])} died ({how}{'; out of memory?' if code == -9 else ''})"
+        if self.deaths[job.key] < DEATHS:
+            self.log.note(f"{what}; another one goes on from its checkpoint")
+            self.queue.appendleft(job)
+            return
+        self.log.note(f"{what} again; given up")
+        write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
+        self.finished += 1
+
+    def dismiss(self) -> None:
+        """Ask all to leave a checkpoint and go, and wait for it; a second Ctrl-C, or an error, kills them."""
+        for one in self.processes:
+            one.process.terminate()
         try:
-            yield
+            for one in self.processes:
+                one.process.wait()
         finally:
-            self._training = False
-
-    @property
-    def exit_code(self) -> int:
-        """75 after SIGTERM, so that a scheduler requeues; 130 after Ctrl-C."""
-        return 75 if self.signal == signal.SIGTERM else 130
+            for one in self.processes:
+                one.process.kill()
+                one.process.wait()
+                one.pipe.close()
 
 
-class Log(Protocol):
-    """What a launch reports while it goes."""
+class _ToParent:
+    """A worker's log: everything goes through the pipe, stages a few times a second. A dead parent is a stop, no error."""
+
+    def __init__(self, pipe: Connection, stop: Stop) -> None:
+        self.pipe, self.stop = pipe, stop
+        self._what, self._sent = "", 0.0
+
+    def send(self, *message: Any) -> None:
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.stop.ask(signal.SIGTERM)
 
     def stage(self, what: str, done: int, total: int) -> None:
-        """A `Progress` for whatever goes on now."""
+        now = time.monotonic()
+        if what != self._what or now - self._sent > 0.3:
+            self._what, self._sent = what, now
+            self.send("stage", what, done, total)
+
+    def overall(self, what: str, done: float, total: int) -> None:
+        pass
 
     def note(self, text: str) -> None:
-        """Something the user should know, said once."""
-
-    def pretraining(self, number: int, n: int, cells: Sequence[Cell]) -> None:
-        """The number-th of n distinct pretrainings starts; `cells` share it."""
+        self.send("note", text)
 
     def done(self, cell: Cell, record: Record) -> None:
-        """A cell has its record."""
+        self.send("cell", record)
 
 
-def todo(plan: Plan, store: RunStore, retry_failed: bool = False) -> dict[str, list[Cell]]:
-    """pretrain key -> the cells that still need a run, each key once. Failed and diverged ones only when asked."""
-    missing: dict[str, list[Cell]] = {}
-    for pretrain_key, cells in plan.pretrainings().items():
-        wanted: dict[str, Cell] = {}
-        for cell in cells:
-            state = store.state(cell.spec.key)
-            if state is None or (retry_failed and state != "ok"):
-                wanted.setdefault(cell.spec.key, cell)
-        if wanted:
-            missing[pretrain_key] = list(wanted.values())
-    return missing
-
-
-def run_local(
-    plan: Plan, store: RunStore, device: torch.device, log: Log, stop: Stop, retry_failed: bool = False
-) -> None:
-    """Run what is missing in this process, one pretraining after the other. A cell that fails leaves a record that says
-    so and stops no other; a disk that refuses a write, and the user's mistakes, stop everything."""
-    missing = todo(plan, store, retry_failed)
-    splits = SplitsCache(plan.roots, log.stage)
-    sources = {cell.spec.data.model_dump_json(): cell.spec.data for cells in missing.values() for cell in cells}
-    for data in sources.values():  # a mistake in the last dataset is told before the first hour of training
-        splits.get(data)
-    for number, (pretrain_key, cells) in enumerate(missing.items()):
-        log.pretraining(number, len(missing), cells)
-        with store.claim(pretrain_key, wait=True):
-            cells = [
-                c for c in cells if store.state(c.spec.key) is None or retry_failed
-            ]  # another bench may have been here
-            if cells:
-                _run_shared(pretrain_key, cells, splits, store, device, log, stop)
-
-
-def _run_shared(
-    pretrain_key: str,
-    cells: Sequence[Cell],
-    cache: SplitsCache,
-    store: RunStore,
-    device: torch.device,
-    log: Log,
-    stop: Stop,
-) -> None:
-    """One pretraining and the cells that share it."""
-    from fairssl.train import Diverged, Stopped
-
-    first = cells[0]
-    splits = cache.get(first.spec.data)
-    timings: dict[str, float] = {}
-    try:
-        trainer = _trained(first, splits, store, device, timings, log, stop)
-    except (StoreError, UserError, Stopped, KeyboardInterrupt):
-        raise
-    except OSError as error:
-        raise StoreError(store.root, error) from error
-    except Diverged as error:
-        _all_failed(cells, "diverged", str(error), splits, store, device, log)
-        return
-    except Exception:  # the one broad catch: whatever a cell dies of belongs in its record
-        _all_failed(cells, "failed", traceback.format_exc(), splits, store, device, log)
-        return
-    embedded: Embedded | None = None
-    embedded_on: object = None
-    for cell in cells:
-        started = time.perf_counter()
+def serve(fd: int) -> None:
+    """The main function of a worker process: take jobs from the pipe until it is closed."""
+    stop = Stop()
+    pipe = Connection(fd)
+    with stop.listening():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks by SIGTERM
         try:
-            splits = cache.get(cell.spec.data)
-            for note in splits.notes:
-                log.note(f"{cell.spec.data.dataset}: {note}")
-            if embedded is None or embedded_on != cell.spec.data:
-                embedded, embedded_on = Embedded(trainer, splits, log.stage), cell.spec.data
-            found = embedded.evaluate(cell.spec)
-        except (StoreError, UserError, KeyboardInterrupt):
-            raise
-        except Exception:
-            _all_failed([cell], "failed", traceback.format_exc(), splits, store, device, log)
-            continue
-        spent = {**timings, "evaluate_seconds": time.perf_counter() - started}
-        timings = {}  # only the cell that paid for the training says what it cost
-        record, predictions = _result(cell, found, splits, device, spent)
-        log.done(cell, store.write_result(record, predictions))
+            root, settings, threads, parent = pipe.recv()
+            _die_with(parent)
+            _serve(pipe, root, settings, threads, stop)
+        except (EOFError, KeyboardInterrupt):
+            pass
+    os._exit(stop.exit_code if stop() else 0)  # no exit handler may keep a worker whose parent is gone
 
 
-def _trained(
-    cell: Cell, splits: Splits, store: RunStore, device: torch.device, timings: dict[str, float], log: Log, stop: Stop
-) -> Trainer:
-    """The trainer at its last step: from the store, or trained on from its newest checkpoint."""
+def _serve(pipe: Connection, root: Path, settings: Settings, threads: int, stop: Stop) -> None:
     import torch
 
-    key = cell.spec.pretrain_key
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        trainer = prepare(cell.spec, splits, device)
-        saved = store.read_pretrain(key)
-        if saved is not None:
-            trainer.load_weights(saved[0])
-            return trainer
-        with stop.training():
-            seconds = trainer.run(store.work_dir(key), log.stage, stop)
-    steps = trainer.n_steps - trainer.resumed_at
-    views = sum(stream.batch_size for stream in trainer.streams.values()) * trainer.n_views * steps
-    timings.update(train_seconds=seconds, views_per_second=views / max(seconds, 1e-9))
-    spec = cell.spec.model_dump(mode="json")
-    store.write_pretrain(key, {"pretrain_key": key, "spec": spec}, trainer.parameters_and_buffers(), trainer.history)
-    store.clear_work(key)
-    return trainer
+    from fairssl.train import Stopped
+
+    torch.set_num_threads(threads)
+    log = _ToParent(pipe, stop)
+    try:
+        worker = Worker(RunStore(root), settings, log, stop)
+        while not stop():
+            job = pipe.recv()
+            log.send("end", worker.run(job))
+    except (UserError, OSError) as error:
+        log.send("error", error)
+    except Stopped:
+        pass
 
 
-def _result(
-    cell: Cell, found: Evaluation, splits: Splits, device: torch.device, timings: dict[str, float]
-) -> tuple[Record, Predictions]:
-    outcome = found.outcome
-    cells = {
-        str(target): {
-            label: int(((outcome.target == target) & (outcome.group == code)).sum())
-            for code, label in enumerate(outcome.groups)
-        }
-        for target in (0, 1)
-    }
-    test = _split_values(found.test)
-    record = Record(
-        **_frame(cell, splits, device),
-        **test,
-        state="ok",
-        cells=cells,
-        validation=Measured(**_split_values(found.val)),
-        leakage=dict(found.leakage),
-        timings=timings,
-    )
-    return record, Predictions(splits.test.ids, outcome.score, outcome.target, outcome.group)
+def _die_with(parent: int) -> None:
+    """Stop, with a checkpoint, when the parent ends in whatever way; give the checkpoint half a minute."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30.0)
+        os._exit(75)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if sys.platform == "linux":  # at once, where the kernel can
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
-def _split_values(values: Any) -> dict[str, Any]:
-    """Values as a record holds them: None where undefined, and the reasons apart."""
-    return {
-        "metrics": {k: None if isinstance(v, Undefined) else float(v) for k, v in values.items()},
-        "undefined": {k: v.reason for k, v in values.items() if isinstance(v, Undefined)},
-    }
+# --------------------------------------------------------------------------- Ray
 
 
-def _frame(cell: Cell, splits: Splits, device: torch.device) -> dict[str, Any]:
-    """What every record has, however it ended."""
-    return {
-        "spec": cell.spec.model_dump(mode="json"),
-        "key": cell.spec.key,
-        "facts": facts(cell.spec, splits),
-        "notes": list(splits.notes),
-        "env": environment(device),
-        "metric_versions": cell.spec.metrics,
-    }
-
-
-def _all_failed(
-    cells: Sequence[Cell], state: Any, error: str, splits: Splits, store: RunStore, device: torch.device, log: Log
+def run_ray(
+    jobs: Sequence[Job], store: RunStore, settings: Settings, log: Log, stop: Stop, workers: int, gpus: float
 ) -> None:
+    """Do the jobs as Ray tasks of one CPU and `gpus` GPUs each, on a running cluster (RAY_ADDRESS, or the one that this
+    machine is part of) or else on this machine with `workers` CPUs.
+
+    A node that sees this runs folder writes into it, and a lost task goes on from its checkpoint; what another node made
+    is sent back, and a lost task starts afresh. A task lost `DEATHS` times is recorded as failed.
+    """
+    ray = need("ray", "--executor ray", "ray")
+    _connect(ray, workers)
+    with tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-") as seen:
+        task = ray.remote(_ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
+        here = store.root.absolute(), Path(seen.name).absolute()
+
+        def submit(job: Job, alone: bool = False) -> Any:
+            pretrained = _packed(store, "pretrain", job.key) if alone else {}
+            return task.remote(job, *here, alone, pretrained, settings)
+
+        try:
+            with stop.listening():  # Ray has put a handler of its own in the place of ours
+                _RayLoop(ray, submit, jobs, store, settings, log).work()
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, workers: int) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), **quiet)
+    except ConnectionError as error:
+        if "RAY_ADDRESS" in os.environ:
+            raise UserError(f"no Ray cluster at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: {error}") from error
+        ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+
+
+class _RayLoop:
+    def __init__(
+        self,
+        ray: Any,
+        submit: Callable[..., Any],
+        jobs: Sequence[Job],
+        store: RunStore,
+        settings: Settings,
+        log: Log,
+    ) -> None:
+        self.ray, self.submit, self.store, self.settings, self.log = ray, submit, store, settings, log
+        self.n_jobs, self.finished = len(jobs), 0
+        self.running = {submit(job): job for job in jobs}
+        self.claims: dict[str, AbstractContextManager[bool]] = {}  # of jobs whose node cannot claim them itself
+        self.deaths: Counter[str] = Counter()
+
+    def work(self) -> None:
+        try:
+            while self.running:
+                self.log.overall(f"{len(self.running)} pretrainings on Ray", self.finished, self.n_jobs)
+                ready, _ = self.ray.wait(list(self.running), timeout=1.0)
+                for task in ready:
+                    self._hear(task, self.running.pop(task))
+        except BaseException:
+            for task in self.running:
+                self.ray.cancel(task)  # an interrupt there: it leaves a checkpoint
+            if self.running:
+                self.ray.wait(list(self.running), num_returns=len(self.running), timeout=30)
+            raise
+        finally:
+            for key in list(self.claims):
+                self._let_go(key)
+
+    def _hear(self, task: Any, job: Job) -> None:
+        errors = self.ray.exceptions
+        try:
+            outcome = self.ray.get(task)
+        except errors.RayTaskError as error:
+            raise getattr(error, "cause", None) or error from error
+        except errors.RayError as error:
+            self._lost(job, error)
+            return
+        if outcome == "unseen":  # its node has another disk: it works for us under our claim
+            claim = self.store.claim(job.key)
+            if claim.__enter__():
+                self.claims[job.key] = claim
+                self.running[self.submit(job, alone=True)] = job
+            else:
+                claim.__exit__(None, None, None)
+                outcome = "held"
+        if outcome == "held":
+            time.sleep(POLL_SECONDS)
+            self.running[self.submit(job)] = job
+        elif outcome != "unseen":
+            if isinstance(outcome, dict):
+                _unpack(outcome, self.store, job)
+            self._over(job)
+            _tell(job.cells, self.store, self.log)
+
+    def _lost(self, job: Job, error: Exception) -> None:
+        self.deaths[job.key] += 1
+        what = f"the Ray task of {name_of(job.cells[0])} was lost ({type(error).__name__})"
+        if self.deaths[job.key] < DEATHS:
+            self.log.note(f"{what}; another one takes it over")
+            self.running[self.submit(job, alone=job.key in self.claims)] = job
+            return
+        self.log.note(f"{what} again; given up")
+        write_lost(job, self.store, f"{what}, {DEATHS} times: {error}", self.log)
+        self._over(job)
+
+    def _over(self, job: Job) -> None:
+        self.finished += 1
+        self._let_go(job.key)
+
+    def _let_go(self, key: str) -> None:
+        claim = self.claims.pop(key, None)
+        if claim is not None:
+            claim.__exit__(None, None, None)
+
+
+def _ray_job(
+    job: Job, root: Path, seen: Path, alone: bool, pretrained: dict[str, bytes], settings: Settings
+) -> str | dict[str, Any]:
+    """What a Ray task does. `alone`: the caller holds the claim and takes the files that come back.
+
+    Else: `done`; `held` by another process; `unseen`: this node does not see the runs folder, nothing was done.
+    """
+    from fairssl.train import Stopped
+
+    stop = Stop()
+    with stop.listening():
+        try:
+            if not alone:
+                if not seen.exists():
+                    return "unseen"
+                return "done" if Worker(RunStore(root), settings, Silent(), stop).run(job) else "held"
+            with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
+                store = RunStore(scratch)
+                store.prepare()
+                _put(store.pretrain_dir(job.key), pretrained)
+                Worker(store, settings, Silent(), stop).run(job)
+                results = {cell.spec.key: _packed(store, "results", cell.spec.key) for cell in job.cells}
+                return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+        except Stopped as error:
+            raise KeyboardInterrupt from error
+
+
+class Silent:
+    """A log that says nothing."""
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        pass
+
+    def overall(self, what: str, done: float, total: int) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def done(self, cell: Cell, record: Record) -> None:
+        pass
+
+
+def _packed(store: RunStore, kind: str, key: str) -> dict[str, bytes]:
+    """The files of one folder of a store, by name; empty where there is none."""
+    folder = store.root / kind / key
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("[!.]*"))} if folder.is_dir() else {}
+
+
+def _put(folder: Path, files: dict[str, bytes]) -> None:
+    if files:
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+
+def _unpack(outcome: dict[str, Any], store: RunStore, job: Job) -> None:
+    """Write what another node made into our store, by the same doors as everything else."""
+    with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
+        theirs = RunStore(scratch)
+        _put(theirs.pretrain_dir(job.key), outcome["pretrain"])
+        pretrained = theirs.read_pretrain(job.key)
+        if pretrained is not None:
+            store.write_pretrain(job.key, json.loads(outcome["pretrain"]["spec.json"]), *pretrained)
+    for files in outcome["results"].values():
+        if files:
+            table = files.get("predictions.csv.gz")
+            predictions = None if table is None else Predictions.from_csv_gz(table)
+            store.write_result(Record.model_validate_json(files["record.json"]), predictions)
+
+
+def _tell(cells: Iterable[Cell], store: RunStore, log: Log) -> None:
     for cell in cells:
-        record = Record(**_frame(cell, splits, device), state=state, error=error)
-        log.done(cell, store.write_result(record))
+        record = store.read_record(cell.spec.key)
+        if record is not None:
+            log.done(cell, record)
+
+
+# --------------------------------------------------------------------------- Slurm
+
+
+def run_slurm(
+    jobs: Sequence[Job],
+    store: RunStore,
+    settings: Settings,
+    log: Log,
+    workers: int,
+    submit: dict[str, Any],
+) -> None:
+    """Do the jobs in `workers` Slurm jobs, through submitit, and wait for them. The runs folder must be seen by all.
+
+    Each walks through everything that is due and does what nobody else holds. Preempted or out of time, it leaves a
+    checkpoint and is requeued. `submit` are parameters of submitit (`timeout_min`, `slurm_partition`, `gpus_per_node`);
+    `cluster` is `slurm`, or `local` to try it on one machine. Jobs that end with work left are submitted once more.
+    """
+    submitit = need("submitit", "--executor slurm", "slurm")
+    parameters = {"timeout_min": 24 * 60, "name": "fairssl", **submit}
+    folder = store.folder("slurm").absolute()
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=parameters.pop("cluster", "slurm"))
+        executor.update_parameters(**parameters)
+    except (RuntimeError, ValueError, NameError, TypeError) as error:
+        raise UserError(f"submitit refuses: {error}; --submit KEY=VALUE sets its parameters") from error
+    left = list(jobs)
+    told: set[str] = set()
+    for _ in range(DEATHS):
+        count = min(workers, len(left))
+        rest = [_SlurmWalk(left, store.root.absolute(), settings) for _ in range(count)]
+        with executor.batch():
+            submitted = [executor.submit(walk) for walk in rest]
+        names = ", ".join(str(job.job_id) for job in submitted)
+        log.note(f"{count} jobs submitted ({names}), their output in {folder}; Ctrl-C leaves them to go on")
+        while True:
+            over = all(job.done() for job in submitted)
+            for job in left:
+                fresh = [c for c in job.cells if c.spec.key not in told and _ended(store, c, settings)]
+                told.update(cell.spec.key for cell in fresh)
+                _tell(fresh, store, log)
+            left = [job for job in left if any(cell.spec.key not in told for cell in job.cells)]
+            log.overall("Slurm", len(jobs) - len(left), len(jobs))
+            if over or not left:
+                break
+            time.sleep(POLL_SECONDS)
+        if not left:
+            return
+        log.note(f"{len(left)} pretrainings were not finished by jobs {names}")
+    for job in left:
+        write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds; see {folder}", log)
+
+
+def _ended(store: RunStore, cell: Cell, settings: Settings) -> bool:
+    return not is_due(store.state(cell.spec.key), settings.retry_failed)
+
+
+@dataclass
+class _SlurmWalk:
+    """What a Slurm job does, as submitit wants it: a call, and what to requeue after a preemption."""
+
+    jobs: list[Job] = field(repr=False)
+    root: Path
+    settings: Settings
+
+    def __call__(self) -> None:
+        import submitit
+
+        from fairssl.train import Stopped
+
+        stop = Stop()
+        preempt = submitit.JobEnvironment()._usr_sig()
+        try:
+            with stop.listening(preempt):
+                run_here(self.jobs, RunStore(self.root), self.settings, Silent(), stop, wait=False)
+        except (Stopped, KeyboardInterrupt):
+            if stop.signal != preempt:
+                raise SystemExit(stop.exit_code) from None
+            os.kill(os.getpid(), preempt)  # submitit's own handler is back: it requeues `checkpoint()` and ends us
+
+    def checkpoint(self) -> Any:
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)

@@ -488,6 +488,12 @@ class Embedded:
         return fit_probe(f, target, spec.probe, spec.seed)
 
 
+def device_name(device: torch.device) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})"
+
+
 def environment(device: torch.device) -> dict[str, str]:
     """Versions and hardware, for the record; no part of a key."""
     import numpy
@@ -504,9 +510,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "torchvision": torchvision.__version__,
         "timm": timm.__version__,
         "numpy": numpy.__version__,
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{device.type} ({platform.machine()})",
+        "device": device_name(device),
         "threads": str(torch.get_num_threads()),
     }
 

@@ -2,7 +2,8 @@
 
     pretrain/<key>/   spec.json, encoder.safetensors, history.csv
     results/<key>/    record.json, predictions.csv.gz (id, score, target, group)
-    work/<key>/       checkpoints of a training that goes on
+    work/<key>/       of a training that goes on: checkpoints, history.csv, live.json
+    plans/            what was asked for, one file per grid
     locks/            one file per claim, there while it is held
 
 A folder is written under a temporary name beside its place, flushed to the disk, and renamed. Whoever writes a
@@ -499,7 +500,11 @@ class RunStore:
 
     def work_dir(self, key: str) -> Path:
         """A folder for the checkpoints of a training that goes on, made if need be. Its files are its owner's care."""
-        folder = self._at("work", key)
+        return self.folder("work", key)
+
+    def folder(self, kind: str, key: str | None = None) -> Path:
+        """A folder of the store, made if need be."""
+        folder = self.root / kind if key is None else self._at(kind, key)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module imports only those before it
     "types", "registry", "plugin", "parts", "api", "nn", "spec", "packs", "data", "train", "probe",
-    "scoring", "store", "pipeline", "loggers", "launch", "board",
+    "scoring", "loggers", "store", "pipeline", "watch", "job", "launch", "board",
 )
 # fmt: on
 

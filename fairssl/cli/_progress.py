@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ class Bars:
             self._said.add(text)
             self._print(f"fairssl: {text}")
 
-    def pretraining(self, number: int, n: int, cells: Sequence[Cell]) -> None:
-        pass
+    def overall(self, what: str, done: float, total: int) -> None:
+        """How many of all pretrainings are done."""
 
     def done(self, cell: Cell, record: Record) -> None:
         if record.state != "ok":
@@ -57,7 +57,7 @@ class _Live(Bars):
         self._all = self.bars.add_task("all", total=None, visible=False)
         self._stage = self.bars.add_task("", total=None, visible=False)
         self._what = ""
-        self._number = 0
+        self._done = 0.0
 
     def stage(self, what: str, done: int, total: int) -> None:
         if what != self._what:
@@ -65,14 +65,13 @@ class _Live(Bars):
             self.bars.reset(self._stage, description=what, total=total, visible=True)
         self.bars.update(self._stage, completed=done, total=total)
         if what == "train":
-            self.bars.update(self._all, completed=self._number + done / total)
+            self.bars.update(self._all, completed=self._done + done / max(total, 1))
 
-    def pretraining(self, number: int, n: int, cells: Sequence[Cell]) -> None:
-        self._number = number
-        first = cells[0]
-        name = f"{first.label} on {first.spec.data.dataset}, seed {first.spec.seed} ({number + 1} of {n})"
-        self.bars.update(self._all, description=name, total=n, completed=number, visible=True)
-        self._what = ""
+    def overall(self, what: str, done: float, total: int) -> None:
+        if done < self._done:  # a worker died: its part is to be done again
+            self.bars.reset(self._all, total=total, visible=True)
+        self._done, self._what = done, ""
+        self.bars.update(self._all, description=what, total=total, completed=done, visible=True)
 
     def done(self, cell: Cell, record: Record) -> None:
         if record.state != "ok":

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fairssl.cli import _progress
+from fairssl.registry import near
 from fairssl.types import UserError
 
 if TYPE_CHECKING:
-    from fairssl.pipeline import Plan, Request
+    from fairssl.job import Job, Log, Settings, Stop
+    from fairssl.pipeline import Plan
     from fairssl.store import RunStore
+    from fairssl.watch import Estimate, Survey
+
+EXECUTORS = ("local", "ray", "slurm")
 
 MANY = "Comma-separated or repeated."
 
@@ -35,7 +43,19 @@ def bench(
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Default: FAIRSSL_DATA, else a per-user folder."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where runs and table.md go."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1."),
+    executor: str = typer.Option("local", "--executor", help="local, ray, slurm."),
+    workers: int | None = typer.Option(
+        None, "--workers", help="Processes at once. Default: one per GPU, else this one; Ray: the cores, Slurm: 8."
+    ),
+    num_gpus: float | None = typer.Option(None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any."),
+    submit: list[str] = typer.Option(
+        [], "--submit", help="A parameter of submitit for Slurm, as timeout_min=600 or slurm_partition=gpu. Repeat it."
+    ),
+    checkpoint_minutes: float = typer.Option(1.0, "--checkpoint-minutes", help="At most that much work is lost."),
+    checkpoint_epochs: int = typer.Option(0, "--checkpoint-epochs", help="Also after every so many epochs; 0: not."),
+    log: list[str] = typer.Option([], "--log", help=f"tensorboard, wandb, mlflow, besides the CSV. {MANY}"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print what would run, and run nothing."),
+    estimate: bool = typer.Option(False, "--estimate", help="As --dry-run, with the time from a few timed steps."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Also run the failed and diverged cells again."),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
 ) -> None:
@@ -61,13 +81,18 @@ def bench(
         assignments=set_,
         data_dir=data_dir,
     )
+    settings = _checked_settings(device, retry_failed, checkpoint_minutes, checkpoint_epochs, _split(log))
+    spread = _Spread(executor, workers, num_gpus, _parameters(submit))
     with _progress.bars() as bars:
-        plan = resolve(request, allow_absent=dry_run, progress=bars.stage)
-    if dry_run:
-        _print_plan(plan, RunStore(out), as_json)
+        plan = resolve(request, allow_absent=dry_run or estimate, progress=bars.stage)
+    store = RunStore(out)
+    if dry_run or estimate:
+        _print_plan(plan, store, settings, spread, estimate, as_json)
         return
-    _run(request, plan, RunStore(out), device, retry_failed)
-    failed = _print_table(plan, RunStore(out), out, as_json)
+    for note in plan.notes:
+        print(f"fairssl: {note}", file=sys.stderr)
+    _run(plan, store, settings, spread)
+    failed = _print_table(plan, store, out, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -76,25 +101,109 @@ def _split(values: list[str]) -> list[str]:
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 
 
-def _run(request: Request, plan: Plan, store: RunStore, device: str, retry_failed: bool) -> None:
-    from fairssl.launch import Stop, run_local, todo
-    from fairssl.pipeline import pick_device
+@dataclass(frozen=True)
+class _Spread:
+    """Where a grid is run."""
 
-    for note in plan.notes:
-        print(f"fairssl: {note}", file=sys.stderr)
+    executor: str
+    workers: int | None
+    num_gpus: float | None
+    submit: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise UserError(f"unknown --executor {self.executor!r}{near(self.executor, EXECUTORS)}")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"--workers {self.workers}: must be at least 1")
+        if self.num_gpus is not None and self.executor != "ray":
+            raise UserError("--num-gpus is for --executor ray")
+        if self.num_gpus is not None and self.num_gpus < 0:
+            raise UserError(f"--num-gpus {self.num_gpus}: must be at least 0")
+        if self.submit and self.executor != "slurm":
+            raise UserError("--submit is for --executor slurm")
+
+    def devices(self, device: str) -> list[str]:
+        """A device per local worker process; one alone, and no --workers, is this process."""
+        import torch
+
+        n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+        base = [f"cuda:{i}" for i in range(n_gpus)] or ["cpu" if device == "auto" else device]
+        return [base[i % len(base)] for i in range(self.workers or len(base))]
+
+    def at_once(self, device: str) -> int:
+        """How many pretrainings go on at once, as far as this process can tell."""
+        if self.executor == "local":
+            return len(self.devices(device))
+        return self.workers or (os.cpu_count() or 1 if self.executor == "ray" else 8)
+
+
+def _checked_settings(
+    device: str, retry_failed: bool, checkpoint_minutes: float, checkpoint_epochs: int, loggers: list[str]
+) -> Settings:
+    from fairssl.job import Settings
+    from fairssl.loggers import check_loggers
+
+    if not checkpoint_minutes > 0:
+        raise UserError(f"--checkpoint-minutes {checkpoint_minutes}: must be above 0")
+    if checkpoint_epochs < 0:
+        raise UserError(f"--checkpoint-epochs {checkpoint_epochs}: must be at least 0")
+    check_loggers(loggers)
+    return Settings({}, device, retry_failed, 60 * checkpoint_minutes, checkpoint_epochs, tuple(dict.fromkeys(loggers)))
+
+
+def _parameters(assignments: list[str]) -> dict[str, Any]:
+    """`["timeout_min=600"]` -> `{"timeout_min": 600}`."""
+    found: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--submit {text!r} is not of the form parameter=value, as in --submit timeout_min=600")
+        found[name.strip()] = int(value) if value.strip().isdecimal() else value.strip()
+    return found
+
+
+def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> None:
+    from fairssl.job import Stop
+    from fairssl.launch import check_data, jobs_of
+    from fairssl.pipeline import pick_device
+    from fairssl.watch import survey, write_plan
+
+    if spread.executor == "local":
+        for name in dict.fromkeys(spread.devices(settings.device)):
+            pick_device(name)
     store.prepare()
-    if not todo(plan, store, retry_failed):
+    jobs = jobs_of(survey(plan, store, settings.retry_failed))
+    if not jobs:
         return
     from fairssl.train import Stopped
 
+    write_plan(plan, store)
+    settings = replace(settings, roots=plan.roots)
     stop = Stop()
-    chosen = pick_device(device)
     with stop.listening(), _progress.bars() as bars:
         try:
-            run_local(plan, store, chosen, bars, stop, retry_failed)
+            check_data(plan, jobs, bars)
+            _spread_out(jobs, store, settings, spread, bars, stop)
         except (Stopped, KeyboardInterrupt) as error:
             print(f"fairssl: {error or 'stopped'}; the same command goes on from here", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from error
+
+
+def _spread_out(jobs: list[Job], store: RunStore, settings: Settings, spread: _Spread, log: Log, stop: Stop) -> None:
+    from fairssl.launch import run_here, run_ray, run_slurm, run_workers
+
+    at_once = spread.at_once(settings.device)
+    if spread.executor == "ray":
+        gpus = spread.num_gpus
+        if gpus is None:
+            gpus = 1.0 if spread.devices(settings.device)[0].startswith("cuda") else 0.0
+        run_ray(jobs, store, settings, log, stop, at_once, gpus)
+    elif spread.executor == "slurm":
+        run_slurm(jobs, store, settings, log, at_once, spread.submit)
+    elif at_once == 1 and spread.workers is None:
+        run_here(jobs, store, replace(settings, device=spread.devices(settings.device)[0]), log, stop)
+    else:
+        run_workers(jobs, store, spread.devices(settings.device), settings, log, stop)
 
 
 def _print_table(plan: Plan, store: RunStore, out: Path, as_json: bool) -> int:
@@ -102,7 +211,7 @@ def _print_table(plan: Plan, store: RunStore, out: Path, as_json: bool) -> int:
     from fairssl.board import Board, show, to_json_rows, to_markdown
     from fairssl.store import whole_file
 
-    board, failed = Board(), 0
+    board, failed = Board(order=list(dict.fromkeys(cell.label for cell in plan.cells))), 0
     for cell in plan.cells:
         record = store.read_record(cell.spec.key)
         if record is None:
@@ -119,29 +228,82 @@ def _print_table(plan: Plan, store: RunStore, out: Path, as_json: bool) -> int:
     return failed
 
 
-def _print_plan(plan: Plan, store: RunStore, as_json: bool) -> None:
-    from fairssl.launch import todo
+def _print_plan(plan: Plan, store: RunStore, settings: Settings, spread: _Spread, timed: bool, as_json: bool) -> None:
+    from fairssl.watch import spell, survey
 
-    missing = todo(plan, store)
-    done = sum(store.has_result(cell.spec.key) for cell in plan.cells)
+    found = survey(plan, store, settings.retry_failed)
+    estimate = _estimated(plan, found, store, settings.device, timed)
+    at_once = spread.at_once(settings.device)
+    seconds = estimate.total(min(at_once, max(1, len(found.due))))
     content: dict[str, Any] = {
-        "cells": len(plan.cells),
-        "pretrainings": len(plan.pretrainings()),
-        "done": done,
-        "to_train": sum(not store.has_pretrain(key) for key in missing),
-        "to_run": sum(len(cells) for cells in missing.values()),
+        "cells": found.n_cells,
+        "pretrainings": len(found.pretrainings),
+        "done": found.count("ok", plan.cells),
+        "failed": found.count("failed", plan.cells) + found.count("diverged", plan.cells),
+        "left": sum(len(cells) for cells in found.due.values()),
+        "to_train": len(found.to_train),
+        "estimate": {
+            "seconds": None if seconds is None else round(seconds, 1),
+            "at_once": at_once,
+            "unknown": estimate.unknown,
+            "from": "timed steps" if timed else "records",
+        },
         "absent": plan.absent,
     }
     if as_json:
         typer.echo(json.dumps(content, indent=2))
         return
     typer.echo(
-        f"{content['cells']} cells, {content['pretrainings']} distinct pretrainings; "
-        f"{done} done, {content['to_run']} to run, {content['to_train']} to train"
+        f"{content['cells']} cells, {content['pretrainings']} distinct pretrainings; {content['done']} done, "
+        f"{content['failed']} failed or diverged, {content['left']} to run, {content['to_train']} to train"
     )
-    for key, cells in plan.pretrainings().items():
-        names = sorted({f"{c.label} {c.spec.data.dataset}/{c.spec.data.target}/{c.spec.data.attribute}" for c in cells})
-        state = "to do" if key in missing else "done"
-        typer.echo(f"  {key}  seed {cells[0].spec.seed}  {state:5}  {'; '.join(names)}")
+    for line in _graph(plan, found):
+        typer.echo(f"  {line}")
+    without = (
+        f", without {estimate.unknown} pretrainings of unknown time" if estimate.unknown and estimate.known else ""
+    )
+    source = "from a few timed steps, training alone" if timed else "from earlier records"
+    hint = "; --estimate times a few steps" if estimate.unknown and not timed else ""
+    how = f" ({source}, {at_once} at once{without})" if seconds is not None else ""
+    typer.echo(f"Estimated time: {spell(seconds)}{how}{hint}")
     for dataset, reason in plan.absent.items():
         typer.echo(f"{dataset} is not on this machine, its keys are provisional: {reason}")
+
+
+def _graph(plan: Plan, found: Survey) -> Iterator[str]:
+    """A line per method and dataset: its pretrainings, and the cells that hang on them."""
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for cell in plan.cells:
+        rows.setdefault((cell.label, cell.spec.data.dataset), []).append(cell)
+    due = {cell.spec.key for cells in found.due.values() for cell in cells}
+    for (label, dataset), cells in rows.items():
+        keys = {cell.spec.pretrain_key for cell in cells}
+        left = sum(cell.spec.key in due for cell in cells)
+        data = {(cell.spec.data.target, cell.spec.data.attribute) for cell in cells}
+        seeds = {cell.spec.seed for cell in cells}
+        yield (
+            f"{label:16} {dataset:14} {len(keys):6} pretrainings -> {len(cells):6} cells "
+            f"({len(data)} target x attribute, {len(seeds)} seeds); {left} to run, {len(keys & found.to_train)} to train"
+        )
+
+
+def _estimated(plan: Plan, found: Survey, store: RunStore, device: str, timed: bool) -> Estimate:
+    """Time of what is due: from the records that are there, or from steps timed now on data that is here."""
+    from fairssl.pipeline import SplitsCache, device_name, pick_device
+    from fairssl.watch import like, paces, time_steps
+
+    if not timed:
+        try:
+            name = device_name(pick_device(device))
+        except UserError:  # a plan made where nothing will run, on a login node say: whatever made the records
+            name = None
+        outlines = (store.outline(key) for key in sorted(found.states))
+        return found.estimate(paces((o for o in outlines if o is not None), name))
+    chosen, known = pick_device(device), {}
+    with _progress.bars() as bars:
+        splits = SplitsCache(plan.roots, bars.stage)
+        for key in found.due:
+            spec = found.due[key][0].spec
+            if like(spec) not in known and key in found.to_train and spec.data.dataset not in plan.absent:
+                known[like(spec)] = time_steps(found.due[key][0], splits.get(spec.data), chosen)
+    return found.estimate(known)
