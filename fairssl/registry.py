@@ -154,32 +154,39 @@ class Registry(Generic[T]):
 
     def summary(self, name: str) -> str:
         """First line of the plugin's docstring, read without importing it; empty if the file is broken."""
-        try:
-            text = ast.get_docstring(_parsed(self.locate(name).path)) or ""
-        except (SyntaxError, ValueError, OSError):
-            return ""
-        return text.splitlines()[0] if text else ""
+        return summary(self.locate(name).path)
 
-    def fault(self, name: str) -> str | None:
-        """Why the plugin cannot work, as far as its text tells without importing it: it does not parse, or it imports
-        what is not there. None: nothing found."""
-        try:
-            tree = _parsed(self.locate(name).path)
-        except (SyntaxError, ValueError, OSError) as error:
-            return _cause(error)
-        for node in tree.body:
-            if isinstance(node, ast.Import):
-                wanted = [(alias.name, "") for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                wanted = [(node.module, alias.name) for alias in node.names]
-            else:
-                continue
-            for module, member in wanted:
-                if not _is_there(module.partition(".")[0]):
-                    return f"ModuleNotFoundError: No module named {module.partition('.')[0]!r}"
-                if module.partition(".")[0] == "fairssl" and not _has(module, member):
-                    return f"ImportError: {module} has no {member!r}" if member else f"ImportError: no module {module}"
-        return None
+
+def summary(path: Path) -> str:
+    """First line of a plugin file's docstring, read without importing it; empty if the file is broken."""
+    try:
+        text = ast.get_docstring(_parsed(path)) or ""
+    except (SyntaxError, ValueError, OSError):
+        return ""
+    return text.splitlines()[0] if text else ""
+
+
+def fault(path: Path) -> str | None:
+    """Why a plugin file cannot work, as far as its text tells without importing it: it does not parse, or it imports
+    what is not there. None: nothing found."""
+    try:
+        tree = _parsed(path)
+    except (SyntaxError, ValueError, OSError) as error:
+        return _cause(error)
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            wanted = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            wanted = [(node.module, alias.name) for alias in node.names]
+        else:
+            continue
+        for module, member in wanted:
+            top = module.partition(".")[0]
+            if not _is_there(top):
+                return f"ModuleNotFoundError: No module named {top!r}"
+            if top == "fairssl" and not _has(module, member):
+                return f"ImportError: {module} has no {member!r}" if member else f"ImportError: no module {module}"
+    return None
 
 
 @cache

@@ -36,7 +36,7 @@ def test_every_head_goes_with_an_objective_that_gives_what_it_needs(head):
     objectives = [o for o in registry.objectives.where() if needs in (None, registry.objectives.get(o).gives)]
     for objective in objectives:
         if objective != head and registry.objectives.get(objective).trains:
-            testing.assert_contract("method", f"{objective}+{head}:0.5")
+            testing.assert_contract("method", f"{objective}+{head}")
 
 
 def test_an_unknown_name_is_the_users_mistake():

@@ -49,16 +49,18 @@ def _rows(kind: str) -> Iterator[dict[str, Any]]:
     from fairssl import registry
 
     one = registry.by_kind(kind)
-    for name, module in one.where().items():
-        row: dict[str, Any] = {
-            "name": name,
-            "kind": one.one,
-            "summary": one.summary(name),
-            "package": one.locate(name).package,
-            "module": module,
-            "broken": one.fault(name),
-        }
-        yield {**row, **_method_facts(name, row)} if kind == "methods" else row
+    for short, places in sorted(one.offers().items()):
+        for place in places:
+            name = short if len(places) == 1 else f"{place.package}:{short}"
+            row: dict[str, Any] = {
+                "name": name,
+                "kind": one.one,
+                "summary": registry.summary(place.path),
+                "package": place.package,
+                "module": place.module,
+                "broken": registry.fault(place.path),
+            }
+            yield {**row, **_method_facts(name, row)} if kind == "methods" else row
     if kind == "methods":
         yield from _bare_objectives()
 

@@ -354,9 +354,9 @@ class $Name(Dataset):
     ) -> Splits:
         """The three splits, images uint8 (N, 3, S, S); never the run's seed, only `split_seed`."""
         if target not in self.card.targets:
-            raise UserError(f"$name has no target {target!r}; it has {', '.join(self.card.targets)}")
+            raise UserError(f"{self.name} has no target {target!r}; it has {', '.join(self.card.targets)}")
         if attribute not in self.card.attributes:
-            raise UserError(f"$name has no attribute {attribute!r}; it has {', '.join(self.card.attributes)}")
+            raise UserError(f"{self.name} has no attribute {attribute!r}; it has {', '.join(self.card.attributes)}")
         rng = np.random.Generator(np.random.PCG64(split_seed))
         agree = self.config.correlation
         return Splits(
@@ -475,7 +475,8 @@ def test_three_of_four_right_against_one_of_four():
 
 
 def test_a_group_without_examples():
-    assert isinstance(registry.metrics.get("$name")(check_outcome([0.9], [1], [0], ["0", "1"])), Undefined)
+    outcome = check_outcome([0.9], [1], [0], ["0", "1"])
+    assert isinstance(registry.metrics.get("$name")(outcome), Undefined)
 ''',
     "dataset": '''\
 """$name: its splits, and how its labels go together."""

@@ -26,6 +26,7 @@ class CCL(Head):
 
     sees = frozenset({"group"})
     streams = frozenset({"annotated"})
+    needs = "embedding"  # one logit has no direction
 
     class Config(HeadConfig):
         aliases: ClassVar = {"lambda": "weight"}
