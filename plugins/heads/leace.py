@@ -25,11 +25,11 @@ class LEACE(Head):
     SimCLR's pretraining. `weight` is 1, or 0 to leave it out.
 
     With fewer annotated images than features, or features that depend linearly on each other, the covariance has no
-    inverse. Everything is computed in float64, and eigenvalues below `tolerance` times the largest are raised to that:
-    where the annotated images do not vary at all this is the pseudo-inverse, and where they hardly do, the means still
-    coincide, which cutting such directions off would spoil. `shrinkage` > 0 replaces the covariance in W by
-    (1 - shrinkage) Cov + shrinkage tr(Cov)/F I, steadier on few images; the means stay equal, the change is no longer
-    the smallest.
+    inverse. Everything is computed in float64 on standardised features, so that units do not matter, and eigenvalues
+    below `tolerance` times the largest are raised to that: where the annotated images do not vary at all this is the
+    pseudo-inverse, and where they hardly do, the means still coincide, which cutting such directions off would spoil.
+    `shrinkage` > 0 puts (1 - shrinkage) Cov + shrinkage I in W, steadier on few images; the means stay equal, the change
+    is no longer the smallest.
     """
 
     sees = frozenset({"group"})
@@ -56,14 +56,16 @@ class LEACE(Head):
             raise UserError(
                 f"leace has {len(groups)} group(s) among {len(x)} annotated images, nothing to erase; raise --annotated"
             )
-        mean = x.mean(0)
-        x = x - mean
+        mean, sd = x.mean(0), x.std(0, correction=0)
+        sd = torch.where(sd > 0, sd, 1.0)
+        x = (x - mean) / sd
         z = (codes[:, None] == groups[None, :]).double()
         cross = x.T @ (z - z.mean(0)) / len(x)  # (F, G)
         take, give = _projection(x.T @ x / len(x), cross, self.config.tolerance, self.config.shrinkage)
 
         def erase(f: Tensor) -> Tensor:
-            return (f.double() - ((f.double() - mean) @ take) @ give.T).to(f.dtype)
+            found = ((f.double() - mean) / sd) @ take
+            return (f.double() - (found @ give.T) * sd).to(f.dtype)
 
         return erase
 
@@ -71,8 +73,8 @@ class LEACE(Head):
 def _projection(covariance: Tensor, cross: Tensor, tolerance: float, shrinkage: float) -> tuple[Tensor, Tensor]:
     """(F, F), (F, G) -> W U and W^-1 U, both (F, r), with U an orthonormal basis of the columns of W cross; r < G."""
     n_features, n_groups = cross.shape
-    even = covariance.diagonal().mean() * torch.eye(n_features, dtype=covariance.dtype, device=covariance.device)
-    values, vectors = torch.linalg.eigh((1 - shrinkage) * covariance + shrinkage * even)
+    eye = torch.eye(n_features, dtype=covariance.dtype, device=covariance.device)
+    values, vectors = torch.linalg.eigh((1 - shrinkage) * covariance + shrinkage * eye)
     root = values.clamp_min(tolerance * values[-1].clamp_min(torch.finfo(values.dtype).tiny)).sqrt()
     left, singular, _ = torch.linalg.svd(vectors @ ((vectors.T @ cross) / root[:, None]), full_matrices=False)
     # The one-hot columns sum to 1, so the centred ones to 0: at most G - 1 directions. The rest is rounding.
