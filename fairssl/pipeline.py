@@ -428,10 +428,11 @@ class Embedded:
         group = torch.full((len(self.splits.train),), -1)
         group[rows] = torch.from_numpy(self.splits.train.group)[rows]
         parts = self.trainer.parts
-        if any(head.name not in parts for head in spec.method.heads):  # another cell's trainer has no need of it
+        if any(not registry.heads.get(head.name).streams for head in spec.method.heads):
+            # Another cell's trainer may lack them, or have them with other parameters.
             data = replace(self.trainer.data, annotated=rows)
             fresh = build_parts(spec, self.trainer.encoder, data, len(self.splits.groups), self.trainer.n_steps)
-            parts = {**fresh, **parts}
+            parts = {**parts, **{name: part for name, part in fresh.items() if not part.streams}}
         found = self.features
         for head in spec.method.heads:
             part: Any = parts[head.name].to(self.trainer.device).eval()
