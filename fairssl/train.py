@@ -194,8 +194,9 @@ class Trainer:
             self.lr.copy_(self.config.lr * factor)
             self.dual_lr.copy_(self.config.dual_lr * factor)
         bf16 = self.config.precision == "bf16"
+        drawn = self.draw(index)  # pixels stay float32
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
-            batches = self.encode(self.draw(index))
+            batches = self.encode(drawn)
             primal, dual, log = self.terms(batches)
         gradients = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
         if dual is not None:

@@ -129,13 +129,13 @@ def test_inspect_tells_configurations_apart_and_needs_no_files(tmp_path):
     assert facts == build("synthfaces", {}).inspect(tmp_path / "missing")
     assert facts.max_image_size is None
     assert facts.n_images == sum(map(len, parts(load(size=8))))
-    others = [{"n_train": 100}, {"correlation": 0.7}, {"cue_noise": 0.3}, {"group_noise": 0.1}, {"cue_size": 0.9}]
+    others = [{"n_train": 100}, {"correlation": 0.8}, {"cue_noise": 0.3}, {"group_noise": 0.1}, {"cue_size": 0.9}]
     assert len({facts.fingerprint, *(build("synthfaces", p).inspect(None).fingerprint for p in others)}) == 6
 
 
 def test_the_note_says_what_was_drawn():
     (note,) = load(**SMALL).notes
-    assert "64 training" in note and "P(not attractive | male) = 0.8" in note
+    assert "64 training" in note and "P(not attractive | male) = 0.7" in note
     assert "4 x 4" in note and "4 x 5" in note
     assert "84.1%" in load(**SMALL | {"cue_noise": 1.0}).notes[0]  # Phi(1) by the table
 
