@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -313,8 +313,11 @@ def run_ray(
     is sent back, and a lost task starts afresh. A task lost `DEATHS` times is recorded as failed.
     """
     ray = need("ray", "--executor ray", "ray")
-    _connect(ray, workers)
-    with tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-") as seen:
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints its warnings; stdout is for the table
+        _connect(ray, workers)
+        stack.callback(ray.shutdown)
+        seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-"))
         task = ray.remote(_ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
         here = store.root.absolute(), Path(seen.name).absolute()
 
@@ -322,11 +325,8 @@ def run_ray(
             pretrained = _packed(store, "pretrain", job.key) if alone else {}
             return task.remote(job, *here, alone, pretrained, settings)
 
-        try:
-            with stop.listening():  # Ray has put a handler of its own in the place of ours
-                _RayLoop(ray, submit, jobs, store, settings, log).work()
-        finally:
-            ray.shutdown()
+        stack.enter_context(stop.listening())  # Ray has put a handler of its own in the place of ours
+        _RayLoop(ray, submit, jobs, store, settings, log).work()
 
 
 def _connect(ray: Any, workers: int) -> None:

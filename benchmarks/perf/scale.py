@@ -136,10 +136,8 @@ def main() -> None:
             rest = ", ".join(
                 f"{k} {v}" for k, v in rows[stage].items() if k not in ("seconds", "cpu_seconds", "peak_gb")
             )
-            print(
-                f"{stage:8} {rows[stage]['seconds']:8.2f} s, {rows[stage]['cpu_seconds']:.2f} s of CPU, {rows[stage]['peak_gb']:7.3f} GB  {rest}",
-                flush=True,
-            )
+            seconds, cpu, peak = (rows[stage][name] for name in ("seconds", "cpu_seconds", "peak_gb"))
+            print(f"{stage:8} {seconds:8.2f} s, {cpu:.2f} s of CPU, {peak:7.3f} GB  {rest}", flush=True)
     if words.json:
         words.json.write_text(json.dumps({"n": words.n, "cpus": os.cpu_count(), **rows}, indent=2) + "\n")
 

@@ -297,7 +297,7 @@ def _estimated(plan: Plan, found: Survey, store: RunStore, device: str, timed: b
             name = device_name(pick_device(device))
         except UserError:  # a plan made where nothing will run, on a login node say: whatever made the records
             name = None
-        outlines = (store.outline(key) for key in sorted(found.states))
+        outlines = (store.outline(key) for key in sorted(store.result_keys()))  # of any grid
         return found.estimate(paces((o for o in outlines if o is not None), name))
     chosen, known = pick_device(device), {}
     with _progress.bars() as bars:

@@ -1,0 +1,522 @@
+"""Executors: real processes that are killed, stopped, orphaned, that share a folder and run out of disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from reference import small
+
+from fairssl import registry
+from fairssl.cli import run
+from fairssl.store import RunStore
+
+SETS = [word for text in small.SETS for word in ("--set", text)]
+TINY = ["--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3", *SETS]
+LONG = ("--method", "simclr", "--epochs", "4000")
+
+
+def start(out: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--out", str(out), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    assert "Traceback" not in err, err
+    return out, err
+
+
+def bits(out: Path) -> dict[str, object]:
+    """Everything that a grid leaves, timings and the number of threads apart."""
+    found: dict[str, object] = {}
+    for path in sorted(p for p in out.rglob("*") if p.is_file() and p.parts[len(out.parts)] in ("pretrain", "results")):
+        name = str(path.relative_to(out))
+        if path.name == "record.json":
+            record = json.loads(path.read_text())
+            del record["timings"], record["env"]
+            found[name] = record
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def until(condition: Callable[[], object], seconds: float = 90) -> object:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came to that")
+
+
+def live(out: Path) -> list[dict]:
+    found = []
+    for path in (out / "work").glob("*/live.json"):
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError):  # just ended
+            continue
+    return found
+
+
+def training(out: Path) -> list[int]:
+    """Processes that are some steps into a training."""
+    return [one["pid"] for one in live(out) if one["what"] == "train" and one["done"] > 3]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+# --------------------------------------------------------------------------- what a wrong call says
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--executor", "slrum"], "did you mean 'slurm'"),
+        (["--workers", "0"], "--workers 0: must be at least 1"),
+        (["--num-gpus", "0.5"], "--num-gpus is for --executor ray"),
+        (["--submit", "a=1"], "--submit is for --executor slurm"),
+        (["--executor", "slurm", "--submit", "a"], "is not of the form parameter=value"),
+        (["--checkpoint-minutes", "0"], "--checkpoint-minutes 0.0: must be above 0"),
+        (["--checkpoint-epochs", "-1"], "must be at least 0"),
+        (["--log", "tensorbord"], "did you mean 'tensorboard'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *TINY, "--out", str(tmp_path / "runs"), *words]) == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("ray", ["--executor", "ray"], "fairssl[ray]"),
+        ("submitit", ["--executor", "slurm"], "fairssl[slurm]"),
+        ("wandb", ["--log", "wandb"], "fairssl[loggers]"),
+        ("mlflow", ["--log", "mlflow"], "fairssl[loggers]"),
+        ("tensorboard", ["--log", "tensorboard"], "fairssl[loggers]"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(
+    package: str,
+    words: list[str],
+    extra: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
+    assert run(["bench", *TINY, "--method", "simclr", "--out", str(tmp_path), *words]) == 2
+    assert f"pip install '{extra}'" in capfd.readouterr().err
+    assert not list(tmp_path.rglob("record.json"))
+
+
+# --------------------------------------------------------------------------- what reruns, what does not
+
+
+def test_workers_log_and_checkpoints_rerun_nothing_and_a_changed_parameter_reruns_its_cells(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", *TINY, "--method", "simclr,sofclr", "--out", str(tmp_path)]
+    assert run(words) == 0
+
+    def left(*more: str) -> tuple[int, int]:
+        capfd.readouterr()
+        assert run([*words, "--dry-run", "--json", *more]) == 0
+        plan = json.loads(capfd.readouterr().out)
+        return plan["done"], plan["left"]
+
+    same = (["--workers", "2"], ["--device", "cpu"], ["--checkpoint-minutes", "9"], ["--checkpoint-epochs", "1"])
+    for more in (*same, ["--data-dir", str(tmp_path)], ["--executor", "slurm"], ["--retry-failed"]):
+        assert left(*more) == (2, 0), more
+    assert left("--set", "adversary.hidden_dim=64") == (1, 1)
+    assert left("--set", "probe.lr=0.1") == (0, 2)
+    assert left("--set", "train.lr=0.1") == (0, 2)
+    assert left("--seeds", "2") == (2, 2)
+
+
+def test_moved_images_rerun_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from test_utkface import people, write
+
+    names = people({(a, g, e): 6 for a in (20, 30) for g in (0, 1) for e in (0, 1)})
+    write(tmp_path / "here", names)
+    size = ["--seeds", "1", "--epochs", "1", "--image-size", "8", "--batch-size", "8", "--encoder", "small_cnn"]
+    words = ["bench", "--dataset", "utkface", "--method", "simclr", *size, "--annotated", "0.5"]
+    words += ["--out", str(tmp_path / "runs"), "--dry-run", "--json"]
+
+    def keys(where: str) -> set[str]:
+        from fairssl.pipeline import Request, resolve
+
+        request = Request(("simclr",), ("utkface",), image_size=8, data_dir=tmp_path / where)
+        return {cell.spec.key for cell in resolve(request).cells}
+
+    before = keys("here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert keys("there") == before
+
+
+# --------------------------------------------------------------------------- the plan
+
+
+def test_the_estimate_comes_from_records_like_it_and_scales_with_epochs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", *TINY, "--method", "simclr", "--out", str(tmp_path), "--dry-run", "--json"]
+
+    def estimate(*more: str) -> dict:
+        capfd.readouterr()
+        assert run([*words, *more]) == 0
+        return json.loads(capfd.readouterr().out)["estimate"]
+
+    assert estimate()["seconds"] is None and estimate()["unknown"] == 1
+    assert estimate("--estimate")["seconds"] >= 0 and estimate("--estimate")["unknown"] == 0
+    assert run(words[:-2]) == 0
+    (path,) = (tmp_path / "results").rglob("record.json")
+    record = json.loads(path.read_text())
+    record["timings"].update(seconds_per_epoch=10.0, evaluate_seconds=3.0)
+    path.write_text(json.dumps(record))
+    assert estimate()["seconds"] == 0
+    assert estimate("--seeds", "3")["seconds"] == pytest.approx(2 * (2 * 10 + 3))
+    assert estimate("--epochs", "7")["seconds"] == pytest.approx(7 * 10 + 3)
+    assert estimate("--seeds", "3", "--workers", "2")["seconds"] == pytest.approx(2 * 10 + 3)
+    assert estimate("--method", "sogclr")["unknown"] == 1  # and simclr, done
+    assert estimate("--set", "probe.lr=0.1")["seconds"] == pytest.approx(3)  # it is trained already
+
+
+# --------------------------------------------------------------------------- worker processes
+
+
+def test_two_workers_leave_what_one_process_leaves(tmp_path: Path) -> None:
+    words = ("--method", "simclr,sofclr", "--seeds", "2")
+    alone, _ = finish(start(tmp_path / "alone", *words))
+    pair, _ = finish(start(tmp_path / "pair", *words, "--workers", "2"))
+    assert pair == alone
+    assert bits(tmp_path / "pair") == bits(tmp_path / "alone")
+    assert not list((tmp_path / "pair" / "work").iterdir())
+
+
+@pytest.mark.slow
+def test_a_killed_worker_stops_no_other_and_its_job_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    words = ("--method", "simclr,sogclr", "--epochs", "300", "--checkpoint-epochs", "1")
+    finish(start(tmp_path / "whole", *words))
+    process = start(tmp_path / "killed", *words, "--workers", "2")
+    os.kill(until(lambda: training(tmp_path / "killed"))[0], signal.SIGKILL)  # type: ignore[index]
+    _, err = finish(process)
+    assert "died (signal SIGKILL; out of memory?); another one goes on from its checkpoint" in err
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_job_that_kills_its_worker_twice_is_recorded_as_failed_and_the_others_are_done(tmp_path: Path) -> None:
+    process = start(tmp_path, "--method", "simclr", "--epochs", "4000", "--workers", "1")
+    for _ in range(2):
+        victim = until(lambda: training(tmp_path))[0]  # type: ignore[index]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda pid=victim: pid not in training(tmp_path) or process.poll() is not None)
+    _, err = finish(process, 1)
+    assert "again; given up" in err
+    (record,) = RunStore(tmp_path).records()
+    assert record.state == "failed" and "SIGKILL" in (record.error or "") and "2 times" in (record.error or "")
+
+
+@pytest.mark.slow
+def test_workers_die_with_their_parent_and_leave_a_checkpoint(tmp_path: Path) -> None:
+    process = start(tmp_path, "--method", "simclr,sogclr", "--epochs", "4000", "--workers", "2")
+    pids = until(lambda: len(training(tmp_path)) == 2 and training(tmp_path))
+    process.kill()
+    process.communicate()
+    until(lambda: not any(alive(pid) for pid in pids), 20)  # type: ignore[attr-defined]
+    assert len(list((tmp_path / "work").glob("*/checkpoint-*.safetensors"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_stops_all_workers_with_checkpoints_and_says_how_to_go_on(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    words = ("--method", "simclr,sogclr", "--epochs", "500", "--workers", "2")
+    process = start(tmp_path / "cut", *words)
+    pids = until(lambda: len(training(tmp_path / "cut")) == 2 and training(tmp_path / "cut"))
+    process.send_signal(number)
+    _, err = finish(process, code)
+    assert "the same command goes on from here" in err
+    assert not any(alive(pid) for pid in pids)  # type: ignore[attr-defined]
+    assert len(list((tmp_path / "cut" / "work").glob("*/checkpoint-*.safetensors"))) == 2
+    cut, _ = finish(start(tmp_path / "cut", *words))
+    whole, _ = finish(start(tmp_path / "whole", *words))
+    assert cut == whole and bits(tmp_path / "cut") == bits(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_commands_share_the_work_side_by_side(tmp_path: Path) -> None:
+    words = ("--method", "simclr,sogclr", "--seeds", "2", "--epochs", "200")
+    one, two = start(tmp_path, *words), start(tmp_path, *words)
+    until(lambda: len(set(training(tmp_path))) == 2)  # both train, at the same time
+    first, second = finish(one)[0], finish(two)[0]
+    assert first == second
+    assert sum("train_seconds" in r.timings for r in RunStore(tmp_path).records()) == 4
+
+
+# --------------------------------------------------------------------------- kill -9 at any moment, every method
+
+
+KILLS = """
+import os, random, signal, sys
+from pathlib import Path
+import sklearn.linear_model, timm, torch, torchvision  # once, not in every child
+from fairssl.cli import run
+torch.set_num_threads(1)
+from fairssl.train import Trainer
+import fairssl.pipeline, fairssl.store
+
+root, words = Path(sys.argv[1]), sys.argv[2:]
+
+def child(out, kill=None):
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if kill:
+            kill()
+        code = run(["bench", *words, "--out", str(out)])
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def in_step(number):
+    def arm():
+        step, count = Trainer.step, [0]
+        def counted(self, index):
+            found = step(self, index)
+            count[0] += 1
+            if count[0] == number:
+                die()
+            return found
+        Trainer.step = counted
+    return arm
+
+def in_checkpoint(number):
+    "Killed with the new checkpoint written in half."
+    def arm():
+        import fairssl.train
+        count = [0]
+        save = fairssl.train.save
+        def torn(*args, **kwargs):
+            content = save(*args, **kwargs)
+            count[0] += 1
+            if count[0] == number:
+                class Half(bytes): pass
+                real = open
+                def half(path, mode="r", *more, **kw):
+                    file = real(path, mode, *more, **kw)
+                    file.write(content[: len(content) // 2]); file.flush()
+                    die()
+                fairssl.train.open = half
+            return content
+        fairssl.train.save = torn
+    return arm
+
+def between():
+    "Killed with the training done and its folder not yet in place."
+    fairssl.store.RunStore.write_pretrain = die
+
+def in_evaluation():
+    fairssl.pipeline.Embedded.evaluate = die
+
+assert child(root / "whole") == 0
+out = root / "killed"
+for kill in (in_step(2), in_checkpoint(2), in_step(3), between, in_evaluation):
+    child(out, kill)
+assert child(out) == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [*sorted(registry.methods.where()), "vicreg+adversary", "simclr+mmd"])
+def test_killed_again_and_again_every_method_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    words = [*TINY, "--method", method, "--epochs", "4", "--checkpoint-epochs", "1"]
+    command = [sys.executable, "-c", KILLS, str(tmp_path), *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    assert (tmp_path / "killed" / "table.md").read_bytes() == (tmp_path / "whole" / "table.md").read_bytes()
+    names = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any("checkpoint" in name or "partial" in name for name in names)
+
+
+# --------------------------------------------------------------------------- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of a few megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_a_disk_that_fills_up_is_one_line_and_with_space_again_the_table_is_the_same(
+    workers: list[str], small_disk: Path, tmp_path: Path
+) -> None:
+    words = ("--method", "simclr,sogclr", "--epochs", "60", "--checkpoint-epochs", "1", *workers)
+    whole, _ = finish(start(tmp_path / "whole", *words))
+    process = start(small_disk / "runs", *words)
+    until(lambda: list((small_disk / "runs" / "work").glob("*/checkpoint-*.safetensors")))
+    with open(small_disk / "ballast", "wb") as file:  # whatever is free, until nothing is
+        try:
+            while True:
+                file.write(b"x" * 65536)
+                file.flush()
+        except OSError:
+            pass
+    _, err = finish(process, 2)
+    assert "No space left on device" in err and err.strip().splitlines()[-1].startswith("fairssl: error: cannot write")
+    assert not [p for p in (small_disk / "runs").rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".partial"]
+    (small_disk / "ballast").unlink()
+    again, _ = finish(start(small_disk / "runs", *words))
+    assert again == whole and bits(small_disk / "runs") == bits(tmp_path / "whole")
+
+
+def test_a_read_only_folder_is_one_line_and_its_table_can_still_be_printed(
+    small_disk: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert run(["bench", *TINY, "--method", "simclr", "--out", str(small_disk / "runs")]) == 2
+    err = capfd.readouterr().err
+    assert "Read-only file system; choose another with --out" in err and "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_clocks_that_disagree_change_nothing(tmp_path: Path) -> None:
+    """Checkpoints of the year 2001 and of 2100 are told apart by their step, locks by the kernel."""
+    words = ("--method", "simclr", "--epochs", "300", "--checkpoint-epochs", "1")
+    finish(start(tmp_path / "whole", *words))
+    process = start(tmp_path / "cut", *words)
+    until(lambda: len(list((tmp_path / "cut" / "work").glob("*/checkpoint-*.safetensors"))) == 2)
+    process.kill()
+    process.communicate()
+    older, newer = sorted((tmp_path / "cut" / "work").glob("*/checkpoint-*.safetensors"))
+    os.utime(older, (4102444800, 4102444800))
+    os.utime(newer, (1e9, 1e9))
+    for path in (tmp_path / "cut" / "locks").glob("*.lock"):
+        os.utime(path, (4102444800, 4102444800))
+    finish(start(tmp_path / "cut", *words))
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+
+
+# --------------------------------------------------------------------------- Ray and Slurm
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    there = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed: pip install 'fairssl[ray,slurm,loggers]'")
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_on_ray_a_killed_worker_is_replaced_and_the_table_is_the_same(tmp_path: Path) -> None:
+    words = ("--method", "simclr,sogclr", "--epochs", "300", "--checkpoint-epochs", "1")
+    whole, _ = finish(start(tmp_path / "whole", *words))
+    process = start(tmp_path / "ray", *words, "--executor", "ray", "--workers", "2")
+    pids = until(lambda: len(set(training(tmp_path / "ray"))) == 2 and training(tmp_path / "ray"))
+    os.kill(pids[0], signal.SIGKILL)  # type: ignore[index]
+    out, err = finish(process)
+    assert "another one takes it over" in err
+    assert out == whole and bits(tmp_path / "ray") == bits(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_from_ray_nodes_with_another_disk_results_come_back(tmp_path: Path) -> None:
+    words = ("--method", "simclr,sogclr")
+    whole, _ = finish(start(tmp_path / "whole", *words))
+    # Ray's workers inherit this, and see another folder at that path than the command does.
+    hidden = "import pathlib; e = pathlib.Path.exists; pathlib.Path.exists = lambda p: '.seen-' not in p.name and e(p)"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(hidden)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
+    out, _ = finish(start(tmp_path / "ray", *words, "--executor", "ray", "--workers", "2", PYTHONPATH=path))
+    assert out == whole and bits(tmp_path / "ray") == bits(tmp_path / "whole")
+    assert not list((tmp_path / "ray" / "locks").iterdir())
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_ctrl_c_stops_ray_with_checkpoints(tmp_path: Path) -> None:
+    process = start(tmp_path, "--method", "simclr,sogclr", "--epochs", "4000", "--executor", "ray", "--workers", "2")
+    pids = until(lambda: len(set(training(tmp_path))) == 2 and training(tmp_path))
+    process.send_signal(signal.SIGINT)
+    _, err = finish(process, 130)
+    assert "the same command goes on from here" in err
+    until(lambda: not any(alive(pid) for pid in pids), 30)  # type: ignore[attr-defined]
+    assert len(list((tmp_path / "work").glob("*/checkpoint-*.safetensors"))) == 2
+
+
+@pytest.mark.slow
+@needs("submitit")
+def test_on_slurm_a_preempted_job_is_requeued_and_goes_on(tmp_path: Path) -> None:
+    """Through submitit's local executor, which requeues as Slurm does."""
+    words = ("--method", "simclr,sogclr", "--epochs", "500")
+    whole, _ = finish(start(tmp_path / "whole", *words))
+    slurm = ("--executor", "slurm", "--workers", "2", "--submit", "cluster=local")
+    process = start(tmp_path / "slurm", *words, *slurm)
+    pids = until(lambda: len(set(training(tmp_path / "slurm"))) == 2 and training(tmp_path / "slurm"))
+    os.kill(pids[0], signal.SIGUSR2)  # type: ignore[index]
+    until(lambda: list((tmp_path / "slurm" / "work").glob("*/checkpoint-*.safetensors")))
+    out, _ = finish(process)
+    assert out == whole and bits(tmp_path / "slurm") == bits(tmp_path / "whole")
+    logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "slurm").glob("*.out"))
+    assert "Requeued job" in logs
+
+
+# --------------------------------------------------------------------------- loggers
+
+
+@pytest.mark.slow
+@needs("tensorboard")
+def test_tensorboard_holds_every_epoch(tmp_path: Path) -> None:
+    finish(start(tmp_path, "--method", "simclr", "--log", "tensorboard"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = (tmp_path / "logs" / "tensorboard").iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    history = RunStore(tmp_path).read_pretrain(folder.name)
+    assert history is not None
+    shown = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert shown == [(row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in history[1]]
