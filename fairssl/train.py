@@ -303,7 +303,12 @@ class Trainer:
         tensors["global_generator"] = torch.get_rng_state()
         tensors["first_bad"] = self.first_bad
         tensors.update({f"sum.{name}": value for name, value in self.sums.items()})
-        return tensors, {"key": self.spec.pretrain_key, "done": self.done, "history": self.history}
+        return tensors, {
+            "key": self.spec.pretrain_key,
+            "done": self.done,
+            "history": self.history,
+            "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
+        }
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"adam": self.optimizer, **({"dual": self.dual_optimizer} if self.dual_optimizer else {})}
@@ -381,6 +386,11 @@ class Trainer:
                 _warn(f"checkpoint {path} is of another spec; not used")
                 continue
             self.load(tensors, meta)
+            threads = torch.get_num_threads()
+            if self.device.type == "cpu" and meta.get("threads") not in (None, threads):
+                _warn(
+                    f"checkpoint {path} is of {meta['threads']} threads, now {threads}: equal up to rounding, not in bits"
+                )
             return True
         return False
 

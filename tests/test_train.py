@@ -253,6 +253,18 @@ def test_a_checkpoint_of_another_spec_is_never_used(tmp_path: Path, capfd: pytes
     assert "is of another spec" in capfd.readouterr().err
 
 
+def test_going_on_with_other_threads_says_that_the_bits_may_differ(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = small.trainer(small.cell("simclr").spec)
+    with pytest.raises(Stopped):
+        first.run(tmp_path, stop=lambda: first.done >= 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    again = small.trainer(first.spec)
+    assert again.resume(tmp_path) and again.done == 2
+    assert "is of 1 threads, now 7: equal up to rounding, not in bits" in capfd.readouterr().err
+
+
 def test_at_most_two_checkpoints_are_kept_and_no_partial_one(tmp_path: Path) -> None:
     trainer = small.trainer(small.cell("simclr").spec)
     for step in range(4):
