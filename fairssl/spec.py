@@ -341,8 +341,16 @@ def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpe
 
 def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
     """`method_spec` of a method that need not be registered; `text` names it in messages."""
-    objective = part_spec(registry.objectives, method.objective, _merge(method.objective, method.params, values))
-    heads = [part_spec(registry.heads, name, _merge(name, method.heads[name], values)) for name in sorted(method.heads)]
+    if method.objective in method.heads:
+        raise UserError(
+            f"method {text!r}: objective and head are both called {method.objective!r}; one of them is enough"
+        )
+
+    def part(kind: registry.Registry[Any], name: str, ours: Mapping[str, Any]) -> PartSpec:
+        return part_spec(kind, name, _merge(kind, name, ours, values))
+
+    objective = part(registry.objectives, method.objective, method.params)
+    heads = [part(registry.heads, name, method.heads[name]) for name in sorted(method.heads)]
     heads = [head for head in heads if head.params["weight"] != 0]
     parts = [registry.objectives.get(objective.name), *(registry.heads.get(head.name) for head in heads)]
     for head in parts[1:]:
@@ -350,6 +358,11 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
             raise UserError(
                 f"method {text!r}: head {head.name!r} needs an objective that gives {head.needs}, "
                 f"{objective.name!r} gives {parts[0].gives}s; fairssl show head {head.name}"
+            )
+        if head.streams and not parts[0].trains:
+            raise UserError(
+                f"method {text!r}: {objective.name!r} is never trained, so head {head.name!r} would do nothing; "
+                "heads that act after training are fine"
             )
     own = "all" if "all" in parts[0].streams else "annotated"
     drawn = {stream for part in parts for stream in part.streams}
@@ -372,11 +385,12 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
     )
 
 
-def _merge(name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _merge(
+    kind: registry.Registry[Any], name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """A method's own parameters under the user's, whichever spelling either uses."""
     user = values.get(name, {})
-    part = registry.heads if name in registry.heads.where() else registry.objectives
-    aliases = getattr(part.get(name).Config, "aliases", {})
+    aliases = getattr(kind.get(name).Config, "aliases", {})
     given = {aliases.get(key, key) for key in user}
     return {**{k: v for k, v in ours.items() if aliases.get(k, k) not in given}, **user}
 

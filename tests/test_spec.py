@@ -41,6 +41,24 @@ def test_a_weight_must_be_a_number() -> None:
         method_spec("simclr+adversary:much", {})
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ccl+ccl", "objective and head are both called 'ccl'"),
+        ("random+adversary", "'random' is never trained, so head 'adversary' would do nothing"),
+        ("simclr+eod", "head 'eod' needs an objective that gives logits"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        method_spec(text, {})
+
+
+def test_an_objective_and_a_head_of_one_name_keep_their_own_parameters() -> None:
+    assert method_spec("ccl", {"ccl": {"temperature": "0.7"}}).objective.params["temperature"] == 0.7
+    assert method_spec("random+leace", {}).heads[0].name == "leace"
+
+
 def test_what_a_method_sees_is_written_down() -> None:
     assert (method_spec("sogclr", {}).group, method_spec("sogclr", {}).target) == ("none", "none")
     assert (method_spec("sofclr", {}).group, method_spec("sofclr", {}).streams) == ("annotated", ("all", "annotated"))
