@@ -135,7 +135,7 @@ def test_two_spellings_of_one_composition_have_one_key() -> None:
         {"attributes": ("young",)},
         {"sets": ("train.lr=0.002",)},
         {"sets": ("adversary.hidden_dim=64",)},
-        {"sets": ("data.correlation=0.7",)},
+        {"sets": ("data.correlation=0.6",)},
         {"sets": ("train.jitter=0.5",)},
     ],
 )
