@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from fairssl.cli import run
 from fairssl.pipeline import grid_names, load_grid, resolve_all
 from fairssl.types import UserError
 
@@ -38,6 +40,25 @@ def test_a_wrong_grid_is_one_line(text: str, message: str, tmp_path: Path) -> No
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         resolve_all(load_grid(str(path)))
+
+
+def test_flags_stand_in_place_of_what_the_file_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "--grid",
+        "smoke",
+        "--seeds",
+        "5",
+        "--method",
+        "byol",
+        "--out",
+        str(tmp_path),
+        "--dry-run",
+        "--json",
+    ]
+    assert run(words) == 0
+    plan = json.loads(capfd.readouterr().out)
+    assert plan["cells"] == 5 and plan["pretrainings"] == 5
 
 
 def test_an_unknown_grid_names_the_known_ones() -> None:

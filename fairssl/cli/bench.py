@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from fairssl.types import UserError
 
 if TYPE_CHECKING:
     from fairssl.job import Job, Log, Settings, Stop
-    from fairssl.pipeline import Plan
+    from fairssl.pipeline import Plan, Request
     from fairssl.store import RunStore
     from fairssl.watch import Estimate, Survey
 
 EXECUTORS = ("local", "ray", "slurm")
+MAX_WORKERS = 8  # unasked; each holds a copy of the images
+LONG_EPOCHS = 60  # of all pretrainings together
 
 MANY = "Comma-separated or repeated."
 
@@ -34,6 +36,7 @@ def bench(
     target: list[str] = typer.Option([], "--target", help=f"What is predicted. {MANY}"),
     seeds: int | None = typer.Option(None, "--seeds", help="How many: seeds 0 to N - 1. Default: the card's."),
     encoder: str | None = typer.Option(None, "--encoder", help="resnet18, small_cnn, or any timm model."),
+    grid: str | None = typer.Option(None, "--grid", help="A TOML file, or a grid of fairssl's. It names the methods."),
     preset: str | None = typer.Option(None, "--preset", help="smoke (minutes on a CPU), quick (a tenth), paper."),
     epochs: int | None = typer.Option(None, "--epochs"),
     image_size: int | None = typer.Option(None, "--image-size", help="Pixels, at most the stored size."),
@@ -45,7 +48,9 @@ def bench(
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1."),
     executor: str = typer.Option("local", "--executor", help="local, ray, slurm."),
     workers: int | None = typer.Option(
-        None, "--workers", help="Processes at once. Default: one per GPU, else this one; Ray: the cores, Slurm: 8."
+        None,
+        "--workers",
+        help="Processes at once. Default: one per GPU; on a CPU one per core if it pays; Ray: cores, Slurm: 8.",
     ),
     num_gpus: float | None = typer.Option(None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any."),
     submit: list[str] = typer.Option(
@@ -63,7 +68,7 @@ def bench(
 
     Without arguments: simclr, sogclr and sofclr on the embedded synthfaces. The same call again trains nothing.
     """
-    from fairssl.pipeline import Request, resolve
+    from fairssl.pipeline import Request, resolve_all
     from fairssl.store import RunStore
 
     request = Request(
@@ -84,17 +89,26 @@ def bench(
     settings = _checked_settings(device, retry_failed, checkpoint_minutes, checkpoint_epochs, _split(log))
     spread = _Spread(executor, workers, num_gpus, _parameters(submit))
     with _progress.bars() as bars:
-        plan = resolve(request, allow_absent=dry_run or estimate, progress=bars.stage)
+        plan = resolve_all(_requests(request, grid), allow_absent=dry_run or estimate, progress=bars.stage)
     store = RunStore(out)
     if dry_run or estimate:
         _print_plan(plan, store, settings, spread, estimate, as_json)
         return
-    for note in plan.notes:
-        print(f"fairssl: {note}", file=sys.stderr)
     _run(plan, store, settings, spread)
     failed = _print_table(plan, store, out, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def _requests(request: Request, grid: str | None) -> list[Request]:
+    """The flags' request, or a grid file's with every flag that was given in place of what the file says."""
+    from fairssl.pipeline import Request, load_grid
+
+    if grid is None:
+        return [request]
+    given = {f.name: getattr(request, f.name) for f in fields(request)}
+    given = {name: value for name, value in given.items() if value != getattr(Request(), name)}
+    return [replace(found, **given) for found in load_grid(grid)]
 
 
 def _split(values: list[str]) -> list[str]:
@@ -129,6 +143,16 @@ class _Spread:
         n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
         base = [f"cuda:{i}" for i in range(n_gpus)] or ["cpu" if device == "auto" else device]
         return [base[i % len(base)] for i in range(self.workers or len(base))]
+
+    def settled(self, device: str, jobs: Sequence[Job]) -> _Spread:
+        """With a number of workers. On a CPU, processes of one thread each waste none of it on waiting for each other, as
+        the threads of one small training do; but a worker takes seconds to start, so a short grid stays in this process.
+        """
+        if self.workers is not None or self.executor != "local" or self.devices(device)[0] != "cpu":
+            return self
+        n = min(len(jobs), os.cpu_count() or 1, MAX_WORKERS)
+        long = sum(job.cells[0].spec.train.epochs for job in jobs) >= LONG_EPOCHS
+        return replace(self, workers=n) if long and n > 1 else self
 
     def at_once(self, device: str) -> int:
         """How many pretrainings go on at once, as far as this process can tell."""
@@ -178,6 +202,7 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
     from fairssl.train import Stopped
 
     write_plan(plan, store)
+    spread = spread.settled(settings.device, jobs)
     settings = replace(settings, roots=plan.roots)
     stop = Stop()
     with stop.listening(), _progress.bars() as bars:
