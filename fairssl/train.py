@@ -259,18 +259,18 @@ class Trainer:
                 for name, value in self.step({name: rows[row] for name, rows in index.items()}).items():
                     self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
                 self.done += 1
+                due = False
+                if self.done % self.steps_per_epoch == 0:  # before a checkpoint, which must not hold a full epoch open
+                    self._close_epoch()
+                    epoch(self.history[-1])
+                    due = checkpoint_epochs > 0 and len(self.history) % checkpoint_epochs == 0
                 progress("train", self.done, self.n_steps)
                 now = time.perf_counter()
-                if work is not None and (stop() or now - last_saved > checkpoint_seconds):
+                if work is not None and (due or stop() or now - last_saved > checkpoint_seconds):
                     self.save(work)
                     last_saved = now
                     if stop():
                         raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
-            self._close_epoch()
-            epoch(self.history[-1])
-            if work is not None and checkpoint_epochs and len(self.history) % checkpoint_epochs == 0:
-                self.save(work)
-                last_saved = time.perf_counter()
         return time.perf_counter() - started
 
     def _close_epoch(self) -> None:

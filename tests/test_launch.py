@@ -206,6 +206,7 @@ def test_the_estimate_comes_from_records_like_it_and_scales_with_epochs(
 # --------------------------------------------------------------------------- worker processes
 
 
+@pytest.mark.slow
 def test_two_workers_leave_what_one_process_leaves(tmp_path: Path) -> None:
     words = ("--method", "simclr,sofclr", "--seeds", "2")
     alone, _ = finish(start(tmp_path / "alone", *words))

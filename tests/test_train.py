@@ -211,7 +211,7 @@ def test_a_run_cut_at_any_step_ends_with_the_same_bits(method: str, tmp_path: Pa
     spec = small.cell(method, sets=("train.schedule=cosine",)).spec
     whole = small.trainer(spec)
     whole.run()
-    for cut in (1, 4):
+    for cut in (1, 3, 4, 6):  # in an epoch, between two, in the last, after the last step
         work = tmp_path / str(cut)
         first = small.trainer(spec)
         with pytest.raises(Stopped):
