@@ -102,7 +102,8 @@ class _Crew:
     def __init__(self, jobs: list[Job], store: RunStore, devices: Sequence[str], settings: Settings, log: Log) -> None:
         self.queue, self.n_jobs, self.finished = deque(jobs), len(jobs), 0
         self.store, self.settings, self.log = store, settings, log
-        self.threads = max(1, (os.cpu_count() or 1) // len(devices))
+        asked = os.environ.get("OMP_NUM_THREADS", "")
+        self.threads = int(asked) if asked.isdecimal() else max(1, (os.cpu_count() or 1) // len(devices))
         self.free_devices = deque(devices)
         self.processes: list[_Process] = []
         self.deaths: Counter[str] = Counter()

@@ -521,3 +521,18 @@ def test_tensorboard_holds_every_epoch(tmp_path: Path) -> None:
     assert history is not None
     shown = [(event.step, event.value) for event in events.Scalars("loss")]
     assert shown == [(row["epoch"], pytest.approx(row["loss"], rel=1e-6)) for row in history[1]]
+
+
+@pytest.mark.slow
+def test_a_grid_that_goes_on_uses_as_many_threads_as_one_that_never_stopped(tmp_path: Path) -> None:
+    """Threads are in the last bits of a result: what is left of a plan must not decide how many there are."""
+    words = ("--method", "simclr,sogclr", "--epochs", "40")
+    for out, parts in ((tmp_path / "whole", ((),)), (tmp_path / "parts", (("--method", "simclr"), ()))):
+        for part in parts:
+            environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+            more = part or words[:2]
+            call = [sys.executable, "-m", "fairssl", "bench", *TINY, *words[2:], *more, "--out", str(out)]
+            if part:
+                call += ["--workers", "2"]  # the first half of the grid, as its workers would do it
+            assert subprocess.run(call, env=environment, capture_output=True).returncode == 0
+    assert bits(tmp_path / "parts") == bits(tmp_path / "whole")

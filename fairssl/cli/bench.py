@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,14 +144,17 @@ class _Spread:
         base = [f"cuda:{i}" for i in range(n_gpus)] or ["cpu" if device == "auto" else device]
         return [base[i % len(base)] for i in range(self.workers or len(base))]
 
-    def settled(self, device: str, jobs: Sequence[Job]) -> _Spread:
+    def settled(self, device: str, plan: Plan) -> _Spread:
         """With a number of workers. On a CPU, processes of one thread each waste none of it on waiting for each other, as
         the threads of one small training do; but a worker takes seconds to start, so a short grid stays in this process.
+        The whole plan decides, not what is left of it: the number of threads is in the last bits of a result, and a
+        command that goes on must end as if it had never stopped.
         """
         if self.workers is not None or self.executor != "local" or self.devices(device)[0] != "cpu":
             return self
-        n = min(len(jobs), os.cpu_count() or 1, MAX_WORKERS)
-        long = sum(job.cells[0].spec.train.epochs for job in jobs) >= LONG_EPOCHS
+        firsts = [cells[0].spec for cells in plan.pretrainings().values()]
+        n = min(len(firsts), os.cpu_count() or 1, MAX_WORKERS)
+        long = sum(spec.train.epochs for spec in firsts) >= LONG_EPOCHS
         return replace(self, workers=n) if long and n > 1 else self
 
     def at_once(self, device: str) -> int:
@@ -202,7 +205,7 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
     from fairssl.train import Stopped
 
     write_plan(plan, store)
-    spread = spread.settled(settings.device, jobs)
+    spread = spread.settled(settings.device, plan)
     settings = replace(settings, roots=plan.roots)
     stop = Stop()
     with stop.listening(), _progress.bars() as bars:
