@@ -62,7 +62,7 @@ class SynthFaces(Dataset):
     )
 
     class Config(PluginConfig):
-        n_train: int = Field(2000, ge=16)  # images
+        n_train: int = Field(2400, ge=16)  # images
         n_val_per_cell: int = Field(250, ge=1)  # images per target x group
         n_test_per_cell: int = Field(500, ge=1)  # images per target x group
         correlation: float = Field(0.7, ge=0.0, le=1.0)  # P(target = the group's usual value) in training; 0.5: none
