@@ -122,6 +122,16 @@ def test_methods_that_share_a_pretraining_train_once_with_equal_results(
     assert len(shared) == 2 and shared[alone.key] == alone.metrics
 
 
+def test_one_method_of_every_kind_ends_with_a_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A supervised one with a penalty, an adversary with a fresh head, a VAE, an eraser, a refit, and no training at all."""
+    methods = "ce+eod,ml_afl,grl,dfr,vfae,fscl+,simclr+leace,random"
+    words = ["--method", methods, "--seeds", "1", "--epochs", "1", "--set", "train.min_steps=3", "--json"]
+    assert bench(tmp_path, *words) == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert [row["method"] for row in rows] == methods.split(",")
+    assert all(row["failed"] == 0 and 0 <= row["Acc"]["mean"] <= 1 for row in rows)
+
+
 def test_weight_zero_adds_a_row_but_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--method", "sogclr,sofclr", "--set", "adversary.weight=0", "--seeds", "1", "--json"]
     assert bench(tmp_path, *words) == 0
