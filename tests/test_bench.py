@@ -296,7 +296,7 @@ def test_killed_at_any_moment_the_next_call_gives_the_uninterrupted_table(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_leaves_a_checkpoint_and_its_own_exit_code(number: int, code: int, tmp_path: Path) -> None:
-    words = ("--method", "simclr", "--epochs", "400", "--seeds", "1")
+    words = ("--method", "simclr", "--epochs", "150", "--seeds", "1")
     process = _start(tmp_path, *words)
     deadline = time.monotonic() + 60
     while not any((tmp_path / "work").rglob("history.csv")) and time.monotonic() < deadline:  # the first epoch is over
