@@ -473,10 +473,11 @@ def _heading(
         yield f"Groups: {', '.join(f'{code} {label}' for code, label in enumerate(facts['groups']))}."
     encoder = {name: value for name, value in usual.items() if name.startswith("encoder.params.")}
     options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
+    epochs = usual.get("train.epochs", "?")
     trained = [
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",
-        f"{usual.get('train.epochs', '?')} epochs",
+        f"{epochs} epoch{'' if epochs == '1' else 's'}",
         f"batch {usual.get('train.batch_size', '?')}",
     ]
     yield f"Encoder {', '.join(trained)}."

@@ -96,6 +96,7 @@ class IndexStream:
         share = max(1, batch_size // len(members))
         self._members = members
         self._takes = [min(share, len(m)) for m in members]
+        self.n_images = len(positions)
         self.batch_size = sum(self._takes)
         self.n_batches = max(1, len(positions) // self.batch_size)  # of one pass
 

@@ -197,6 +197,10 @@ class Worker:
             if saved is not None:
                 trainer.load_weights(saved[0])
                 return trainer
+            for name, stream in trainer.streams.items():
+                asked = cell.spec.train.annotated_batch_size if name == "annotated" else 0
+                if stream.n_images < (asked or cell.spec.train.batch_size):
+                    self.log.note(f"the {name!r} stream has {stream.n_images} images: that is its batch, each step")
             live.views_per_step = sum(s.batch_size for s in trainer.streams.values()) * trainer.n_views
             work, spec = store.work_dir(key), cell.spec.model_dump(mode="json")
             logger: Logger | None = None

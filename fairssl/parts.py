@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.plugin import PluginConfig
@@ -15,7 +16,7 @@ from fairssl.types import Batch, Context, Stream, Terms
 class HeadConfig(PluginConfig):
     """A head's parameters. `weight` multiplies its primal terms; 0 drops the head altogether."""
 
-    weight: float = 1.0
+    weight: float = Field(1.0, ge=0)
 
 
 class Part(nn.Module):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fairssl.train import Trainer
 
 PRESETS = ("smoke", "quick", "paper")
+MAX_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,11 @@ def _check_numbers(request: Request) -> None:
     ):
         if value is not None and value < low:
             raise UserError(f"{flag} {value}: must be at least {low}")
+    if request.seeds is not None and request.seeds > MAX_SEEDS:
+        raise UserError(f"--seeds {request.seeds}: it is a number of runs; at most {MAX_SEEDS}")
+    for flag, name in (("--encoder", request.encoder), ("--preset", request.preset)):
+        if name == "":
+            raise UserError(f"{flag} is empty; leave it out for the default")
     if request.annotated is not None and not 0 < request.annotated <= 1:
         raise UserError(f"--annotated {request.annotated}: must be a share in (0, 1], as in --annotated 0.05")
     for flag, names in (

@@ -338,9 +338,15 @@ class RunStore:
         return self._at("results", key)
 
     def state(self, key: str) -> State | None:
-        """How the run ended; None: it has not."""
+        """How the run ended; None: it has not, or its predictions are gone, and it must be judged again."""
         outline = self.outline(key)
-        return outline["state"] if outline else None
+        if outline is None or (outline["state"] == "ok" and not self._has_predictions(key)):
+            return None
+        state: State = outline["state"]
+        return state
+
+    def _has_predictions(self, key: str) -> bool:
+        return (self.result_dir(key) / "predictions.csv.gz").is_file()
 
     def outline(self, key: str) -> dict[str, Any] | None:
         """The run's record as plain JSON, checked no further than that it is this run's: ten times as fast to read."""
@@ -426,7 +432,7 @@ class RunStore:
             files["predictions.csv.gz"] = predictions.to_csv_gz()
         with _whole_folder(folder, files) as temp, self.claim(f"{record.key}-write", wait=True):
             standing = self.read_record(record.key)
-            if standing is not None and standing.state == "ok":
+            if standing is not None and standing.state == "ok" and self._has_predictions(record.key):
                 return standing
             if not _rename_folder(temp, folder):
                 # A folder cannot be exchanged for another in one step everywhere. The record goes last: a reader

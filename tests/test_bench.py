@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from reference import small
+from reference.celeba_layout import COLUMNS, values, write_celeba
 
 from fairssl.cli import run
 from fairssl.store import RunStore
@@ -227,6 +228,12 @@ def test_dry_run_plans_and_writes_nothing(tmp_path: Path, capfd: pytest.CaptureF
         (["--method", "simclr,simclr"], "names 'simclr' twice"),
         (["--method", "simclr+simclr"], "unknown head 'simclr'"),
         (["--nonsense"], "--nonsense"),
+        (["--seeds", "99999999999999999999"], "at most 10000"),
+        (["--method", ""], "--method '' names nothing in one place"),
+        (["--method", "simclr,,sogclr"], "names nothing in one place"),
+        (["--encoder", ""], "--encoder is empty"),
+        (["--preset", ""], "--preset is empty"),
+        (["--method", "sofclr+ccl:-1"], "ccl.weight: Input should be greater than or equal to 0"),
         (["--device", "cuda:7"], "--device 'cuda:7' cannot be used"),
         (["--device", "quantum"], "--device 'quantum' cannot be used"),
     ],
@@ -250,6 +257,36 @@ def test_missing_data_says_where_to_get_it_and_where_to_put_it(
     missing = tmp_path / "nowhere"
     line = _error(capfd, ["bench", "--dataset", dataset, "--data-dir", str(missing), "--out", str(tmp_path / "runs")])
     assert str(missing) in line
+
+
+def test_an_attribute_with_one_value_is_one_line_and_leaves_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = values(80)
+    table[:, COLUMNS.index("Male")] = 1
+    write_celeba(tmp_path / "data", 80, attributes=table)
+    words = ["bench", "--dataset", "celeba", "--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "runs")]
+    assert "'male' has one value" in _error(capfd, [*words, "--preset", "smoke"])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_folder_is_no_place_for_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "--out is empty" in _error(capfd, ["bench", "--out", ""])
+
+
+def test_a_result_whose_predictions_are_gone_is_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path, "--method", "simclr", "--seeds", "1") == 0
+    first = capfd.readouterr().out
+    path = next((tmp_path / "results").rglob("predictions.csv.gz"))
+    before = path.read_bytes()
+    path.unlink()
+    assert bench(tmp_path, "--method", "simclr", "--seeds", "1") == 0
+    assert capfd.readouterr().out == first and path.read_bytes() == before
+
+
+def test_a_batch_larger_than_the_data_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path, "--method", "simclr", "--seeds", "1", "--batch-size", "64") == 0
+    assert "the 'all' stream has 48 images: that is its batch, each step" in capfd.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

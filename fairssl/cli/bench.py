@@ -72,10 +72,10 @@ def bench(
     from fairssl.store import RunStore
 
     request = Request(
-        methods=_split(method) or Request.methods,
-        datasets=_split(dataset) or Request.datasets,
-        attributes=_split(attr),
-        targets=_split(target),
+        methods=_split("--method", method) or Request.methods,
+        datasets=_split("--dataset", dataset) or Request.datasets,
+        attributes=_split("--attr", attr),
+        targets=_split("--target", target),
         seeds=seeds,
         encoder=encoder,
         preset=preset,
@@ -86,7 +86,9 @@ def bench(
         assignments=set_,
         data_dir=data_dir,
     )
-    settings = _checked_settings(device, retry_failed, checkpoint_minutes, checkpoint_epochs, _split(log))
+    if str(out) == "." and not out.name:
+        raise UserError("--out is empty or the current folder itself; name a folder for the runs, as --out runs")
+    settings = _checked_settings(device, retry_failed, checkpoint_minutes, checkpoint_epochs, _split("--log", log))
     spread = _Spread(executor, workers, num_gpus, _parameters(submit))
     with _progress.bars() as bars:
         plan = resolve_all(_requests(request, grid), allow_absent=dry_run or estimate, progress=bars.stage)
@@ -111,8 +113,11 @@ def _requests(request: Request, grid: str | None) -> list[Request]:
     return [replace(found, **given) for found in load_grid(grid)]
 
 
-def _split(values: list[str]) -> list[str]:
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+def _split(flag: str, values: list[str]) -> list[str]:
+    names = [name.strip() for value in values for name in value.split(",")]
+    if "" in names:
+        raise UserError(f"{flag} {','.join(values)!r} names nothing in one place; leave the flag or the comma out")
+    return names
 
 
 @dataclass(frozen=True)
@@ -198,22 +203,23 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
     if spread.executor == "local":
         for name in dict.fromkeys(spread.devices(settings.device)):
             pick_device(name)
-    store.prepare()
     jobs = jobs_of(survey(plan, store, settings.retry_failed))
     if not jobs:
+        store.prepare()
         return
     from fairssl.train import Stopped
 
-    write_plan(plan, store)
     spread = spread.settled(settings.device, plan)
     settings = replace(settings, roots=plan.roots)
     stop = Stop()
     with stop.listening(), _progress.bars() as bars:
         try:
-            check_data(plan, jobs, bars)
+            check_data(plan, jobs, bars)  # before anything is written
+            store.prepare()
+            write_plan(plan, store)
             _spread_out(jobs, store, settings, spread, bars, stop)
         except (Stopped, KeyboardInterrupt) as error:
-            print(f"fairssl: {error or 'stopped'}; the same command goes on from here", file=sys.stderr)
+            print(f"fairssl: {str(error) or 'stopped'}; the same command goes on from here", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from error
 
 

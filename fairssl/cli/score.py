@@ -102,8 +102,9 @@ def _read(path: str, wanted: Sequence[str]) -> dict[str, list[str]]:
     header = [column.strip() for column in rows[0]]
     for column in wanted:
         if header.count(column) != 1:
-            what = "has no column" if column not in header else "has more than one column"
-            raise UserError(f"{name} {what} {column!r}{near(column, set(header))}")
+            if column in header:
+                raise UserError(f"{name} has more than one column {column!r}; rename or remove all but one")
+            raise UserError(f"{name} has no column {column!r}{near(column, set(header))}")
     if len(rows) == 1:
         raise UserError(f"{name} has a header but no rows; give one row per prediction")
     for i, row in enumerate(rows[1:], start=1):
