@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -264,9 +264,21 @@ def _result(
         cells=cells,
         validation=Measured(**_split_values(found.val)),
         leakage=dict(found.leakage),
+        intervals=_plain(found.intervals),
+        noise_floor=_plain(found.noise_floor),
         timings=timings,
     )
     return record, Predictions(splits.test.ids, outcome.score, outcome.target, outcome.group)
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Intervals or floors as JSON: None where no replicate had a value."""
+
+    def value(one: Any, name: str) -> Any:
+        found = getattr(one, name)
+        return None if isinstance(found, Undefined) else found
+
+    return {symbol: {f.name: value(one, f.name) for f in fields(one)} for symbol, one in found.items()}
 
 
 def _split_values(values: Any) -> dict[str, Any]:

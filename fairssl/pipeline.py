@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from fairssl.probe import Scorer
+    from fairssl.scoring import Floor, Interval
     from fairssl.train import Trainer
 
 PRESETS = ("smoke", "quick", "paper")
@@ -403,6 +404,8 @@ class Evaluation:
     val: Mapping[str, Value]
     outcome: Outcome  # of the test split, in its order
     leakage: Mapping[str, Any]
+    intervals: Mapping[str, Interval]  # over resampled test rows
+    noise_floor: Mapping[str, Floor]  # with the groups permuted
 
 
 class Embedded:
@@ -450,7 +453,7 @@ class Embedded:
     def evaluate(self, spec: RunSpec) -> Evaluation:
         """Score validation and test as the method says, and judge. Nothing is chosen on either."""
         from fairssl.probe import leakage
-        from fairssl.scoring import check_outcome, evaluate
+        from fairssl.scoring import bootstrap, check_outcome, evaluate, noise_floor
 
         features = self.transformed(spec)
         score = self._scorer(spec, features["train"])
@@ -465,6 +468,8 @@ class Embedded:
             val=evaluate(outcomes["val"]),
             outcome=outcomes["test"],
             leakage=leakage(features["train"], self.splits.train.group, features["test"], self.splits.test.group),
+            intervals=bootstrap(outcomes["test"]),
+            noise_floor=noise_floor(outcomes["test"]),
         )
 
     def _scorer(self, spec: RunSpec, f: torch.Tensor) -> Scorer:

@@ -152,6 +152,11 @@ def test_a_record_says_what_was_run(tmp_path: Path, capfd: pytest.CaptureFixture
     assert record.validation is not None and record.validation.metrics["Acc"] is not None
     assert 0 <= record.leakage["accuracy"] <= 1  # type: ignore[index,operator]
     assert record.timings["train_seconds"] > 0
+    assert record.intervals is not None and record.noise_floor is not None
+    low, high = (record.intervals["Acc"][name] for name in ("low", "high"))
+    assert low <= record.metrics["Acc"] <= high and record.intervals["Acc"]["n_replicates"] == 1000  # type: ignore[operator]
+    floor = record.noise_floor["DP"]
+    assert 0 < floor["mean"] < floor["high"] < 1 and floor["n_replicates"] == 200
 
 
 def test_a_cell_that_fails_is_a_row_that_says_so_and_stops_no_other(
