@@ -66,6 +66,13 @@ def write(n: int, runs: Path) -> None:
             validation=Measured(metrics=values),
             cells={"0": {"a": 5000, "b": 5000}, "1": {"a": 5000, "b": 5000}},
             leakage={"accuracy": values["Acc"], "majority": 0.5, "groups": ["a", "b"]},
+            intervals={
+                k: {"low": v - 0.01, "high": v + 0.01, "n_undefined": 0, "n_replicates": 1000}
+                for k, v in values.items()
+            },
+            noise_floor={
+                k: {"mean": v / 9, "high": v / 7, "n_undefined": 0, "n_replicates": 200} for k, v in values.items()
+            },
             facts={"groups": ["a", "b"], "positive": "y", "n_train": 162770, "n_val": 19867, "n_test": 19962},
             env={"fairssl": "0.1.0", "torch": "2.9", "device": "cpu", "threads": "1"},
             timings={"train_seconds": 60.0, "evaluate_seconds": 2.0, "seconds_per_epoch": 0.6, "steps_per_epoch": 10.0},
