@@ -69,7 +69,6 @@ class Plan:
 
     cells: list[Cell]
     roots: dict[str, Path | None]
-    notes: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
 
     def pretrainings(self) -> dict[str, list[Cell]]:
@@ -148,7 +147,6 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
     for plan in plans:
         joined.roots.update(plan.roots)
         joined.absent.update(plan.absent)
-        joined.notes += [note for note in plan.notes if note not in joined.notes]
     return joined
 
 
@@ -278,7 +276,6 @@ def _find(
             raise
         plan.absent[source.name] = str(error)
         return None, None
-    plan.notes += [f"{source.name}: {note}" for note in facts.notes]
     return root, facts
 
 
