@@ -1,9 +1,14 @@
-"""Images on the device: the annotated subset, index streams, and augmentation in one batch with per-image parameters."""
+"""Images on the device or streamed to it, the annotated subset, index streams, and augmentation of a batch at once."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -16,13 +21,19 @@ from fairssl.types import Sampler, Split, UserError
 
 @dataclass(frozen=True)
 class DeviceSplit:
-    """The training split where the loop reads it. `images` uint8 (N, C, H, W); `target` (N,); `group` (N,), -1 where
-    no part may see it: every image outside the annotated subset."""
+    """The training split where the loop reads it. `images` uint8 (N, C, H, W), on the device or, if `streamed`, in host
+    memory or a memory-mapped file; `target` (N,); `group` (N,), -1 where no part may see it: every image outside the
+    annotated subset."""
 
     images: Tensor
     target: Tensor
     group: Tensor
     annotated: Tensor  # (n_annotated,) positions, ascending
+    streamed: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
 
 
 def annotated_subset(group: np.ndarray, n_groups: int, share: float, attribute: str, seed: int) -> np.ndarray:
@@ -56,24 +67,93 @@ def balanced(rows: Tensor, target: Tensor, group: Tensor, seed: int) -> Tensor:
     return torch.cat([rows[cell == code][:take] for code in codes]).sort().values
 
 
-def to_device(split: Split, annotated: np.ndarray, device: torch.device) -> DeviceSplit:
-    """Everything the loop reads, on the device; a memory-mapped pack stays on disk when the device is the CPU."""
-    images = (
-        torch.from_numpy(np.require(split.images, requirements="W")) if split.images.flags.writeable else _wrap(split)
-    )
+def to_device(split: Split, annotated: np.ndarray, device: torch.device, images: Tensor | None = None) -> DeviceSplit:
+    """Everything the loop reads, on the device. `images`: what `place` gave for this split, so that runs share it."""
+    images = place(split.images, device) if images is None else images
     shown = np.full(len(split), -1, dtype=np.int64)
     shown[annotated] = split.group[annotated]
     return DeviceSplit(
-        images.to(device),
+        images,
         torch.from_numpy(np.array(split.target, dtype=np.int64)).to(device),
         torch.from_numpy(shown).to(device),
         torch.from_numpy(annotated.astype(np.int64)).to(device),
+        streamed=images.device != device,
     )
 
 
-def _wrap(split: Split) -> Tensor:
-    # A read-only map cannot back a tensor; the copy is one pass over the pack and the page cache holds it anyway.
-    return torch.from_numpy(np.array(split.images))
+SHARE = 0.5  # of a device's free memory that images may take; the rest is for training
+
+
+def place(images: np.ndarray, device: torch.device) -> Tensor:
+    """uint8 (N, C, H, W) on the device if it takes them beside the training, else where they are: there they are streamed
+    from. A memory-mapped pack stays on disk then, and when the device is the CPU."""
+    # A read-only array cannot back a tensor; packs are writeable maps, whose changes would stay in this process.
+    here = torch.from_numpy(images if images.flags.writeable else np.array(images))
+    return here.to(device) if device.type == "cpu" or fits(images.nbytes, free_memory(device)) else here
+
+
+def fits(n_bytes: int, free: int) -> bool:
+    """Whether images of that many bytes may lie on a device with so many bytes free."""
+    return n_bytes <= SHARE * free
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a GPU has free, with what this process keeps there unused."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+class Prefetch:
+    """Images streamed to the device: a thread gathers those of the coming steps from a memory-mapped pack while the
+    device works. Host memory beyond the page cache: `ahead` + 1 batches per stream, pinned if the device is a GPU."""
+
+    def __init__(self, images: Tensor, device: torch.device, ahead: int = 3) -> None:
+        self.images, self.device, self.ahead = images, device, ahead
+        self._on_gpu = device.type == "cuda"
+        self._copies = torch.cuda.Stream(device) if self._on_gpu else None
+        self._slots: dict[tuple[str, int, int], Tensor] = {}  # (stream, batch, place in the ring) -> host memory
+        self._free: dict[int, torch.cuda.Event] = {}  # place in the ring -> when its last copy was done
+
+    def __call__(self, steps: Sequence[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+        """Of each step, stream -> positions (B,) on the host; gives stream -> uint8 (B, C, H, W) on the device, good until
+        the next one is asked for."""
+        with ThreadPoolExecutor(1, thread_name_prefix="fairssl-images") as pool:
+            waiting: deque[Future[tuple[dict[str, Tensor], torch.cuda.Event | None]]] = deque()
+            try:
+                for number in range(len(steps) + self.ahead):
+                    if number < len(steps):
+                        waiting.append(pool.submit(self._fetch, steps[number], number % (self.ahead + 1)))
+                    if number >= self.ahead:
+                        images, copied = waiting.popleft().result()
+                        if copied is not None:
+                            now = torch.cuda.current_stream(self.device)
+                            now.wait_event(copied)
+                            for value in images.values():
+                                value.record_stream(now)
+                        yield images
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _fetch(self, rows: Mapping[str, Tensor], place: int) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
+        if place in self._free:
+            self._free[place].synchronize()
+        gathered = {name: self._gathered(name, index, place) for name, index in rows.items()}
+        if self._copies is None:
+            return gathered, None
+        with torch.cuda.stream(self._copies):
+            moved = {name: value.to(self.device, non_blocking=True) for name, value in gathered.items()}
+            copied = torch.cuda.Event()
+            copied.record(self._copies)
+        self._free[place] = copied
+        return moved, copied
+
+    def _gathered(self, name: str, rows: Tensor, place: int) -> Tensor:
+        key = (name, len(rows), place)
+        if key not in self._slots:
+            shape = (len(rows), *self.images.shape[1:])
+            self._slots[key] = torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
+        return torch.index_select(self.images, 0, rows, out=self._slots[key])
 
 
 # --------------------------------------------------------------------------- index streams
@@ -144,25 +224,47 @@ class Crop:
     flip: Tensor
 
 
-def random_crop(n: int, height: int, width: int, config: TrainConfig, gen: torch.Generator) -> Crop:
+CROP_TRIES = 10
+
+
+def random_numbers(n: int, config: TrainConfig, gen: torch.Generator) -> dict[str, Tensor]:
+    """All the chance in `n` views, float32 in [0, 1): (..., n) under the name of what it decides.
+
+    Drawn apart from its use, so that the use is a pure function, which can be compiled, and so that each of several
+    processes can use its own columns of the same numbers.
+    """
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=gen, device=gen.device)
+
+    u = {"crop": uniform(4, n, CROP_TRIES).transpose(1, 2), "flip": uniform(n)}
+    if config.recipe == "randaugment":
+        u["rand_ops"] = uniform(config.rand_ops, 2, n)
+        return u
+    if config.jitter > 0 or config.gray > 0:
+        u["jitter"] = uniform(6, n)
+    if config.blur > 0:
+        u["blur"] = uniform(2, n)
+    return u
+
+
+def random_crop(u: Mapping[str, Tensor], height: int, width: int, config: TrainConfig) -> Crop:
     """Random resized crops: area uniform in [crop_min, 1], aspect log-uniform in [3/4, 4/3], as torchvision draws them.
 
     Ten tries at once; the first that fits is taken, the whole image if none does.
     """
-    tries = 10
-    u = torch.rand(4, n, tries, generator=gen, device=gen.device)
-    area = height * width * (config.crop_min + u[0] * (1 - config.crop_min))
-    ratio = torch.exp(math.log(3 / 4) + u[1] * (math.log(4 / 3) - math.log(3 / 4)))
+    v = u["crop"].transpose(1, 2)
+    area = height * width * (config.crop_min + v[0] * (1 - config.crop_min))
+    ratio = torch.exp(math.log(3 / 4) + v[1] * (math.log(4 / 3) - math.log(3 / 4)))
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (w <= width) & (h <= height) & (w > 0) & (h > 0)
     first = fits.int().argmax(dim=1, keepdim=True)  # 0 where none fits
     some = fits.any(dim=1)
     w = torch.where(some, w.gather(1, first)[:, 0], float(width))
     h = torch.where(some, h.gather(1, first)[:, 0], float(height))
-    top = (u[2, :, 0] * (height - h + 1)).floor()
-    left = (u[3, :, 0] * (width - w + 1)).floor()
-    flip = torch.rand(n, generator=gen, device=gen.device) < config.flip
-    return Crop(top, left, h, w, flip)
+    top = (v[2, :, 0] * (height - h + 1)).floor()
+    left = (v[3, :, 0] * (width - w + 1)).floor()
+    return Crop(top, left, h, w, u["flip"] < config.flip)
 
 
 def _resize_matrix(start: Tensor, length: Tensor, n_in: int, n_out: int) -> Tensor:
@@ -228,8 +330,8 @@ class Jitter:
     gray: Tensor
 
 
-def random_jitter(n: int, config: TrainConfig, gen: torch.Generator) -> Jitter:
-    u = torch.rand(6, n, generator=gen, device=gen.device)
+def random_jitter(u: Tensor, config: TrainConfig) -> Jitter:
+    """Uniform numbers (6, B) -> the factors of B images."""
     on = u[0] < config.jitter
 
     def factor(v: Tensor, strength: float) -> Tensor:
@@ -281,17 +383,17 @@ RAND_OPS = (
 )  # the fourteen of Cubuk et al. 2020; the first nine after identity may go either way
 
 
-def rand_augment(x: Tensor, config: TrainConfig, gen: torch.Generator) -> Tensor:
-    """(B, 3, H, W) in [0, 1] -> the same: `rand_ops` operations in turn, each image drawing its own with equal chance.
+def rand_augment(x: Tensor, config: TrainConfig, numbers: Tensor) -> Tensor:
+    """(B, 3, H, W) in [0, 1] -> the same: `rand_ops` operations in turn, each image drawing its own with equal chance
+    from uniform numbers (rand_ops, 2, B).
 
     Cubuk, Zoph, Shlens, Le: RandAugment, NeurIPS 2020, with torchvision's operations and strengths. All images share a
     magnitude; the sign is drawn. Geometry is bilinear, where torchvision's default is the nearest pixel; what it moves in
     is black. Nothing is rounded to 8 bits between operations.
     """
-    n, x = len(x), x.float()
+    x = x.float()
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 would tell but one pixel in 256 from the next
-        for _ in range(config.rand_ops):
-            u = torch.rand(2, n, generator=gen, device=gen.device)
+        for u in numbers:
             op = (u[0] * len(RAND_OPS)).long().clamp_(max=len(RAND_OPS) - 1)
             x = rand_op(x, op, torch.where(u[1] < 0.5, -1.0, 1.0) * (config.rand_magnitude / 30))
     return x
@@ -350,7 +452,8 @@ def _affine(x: Tensor, op: Tensor, level: Tensor) -> Tensor:
     columns = torch.arange(width, device=x.device) + 0.5 + left
     rows = torch.arange(height, device=x.device) + 0.5 + top
     at = torch.stack([columns.expand(height, width), rows[:, None].expand(height, width)], -1).view(1, -1, 2)
-    source = (at @ a.transpose(1, 2) + b[:, None]) / torch.tensor([-left, -top], device=x.device)
+    half = torch.stack([columns.new_full((), -left), rows.new_full((), -top)])  # a tensor of a list would be a copy
+    source = (at @ a.transpose(1, 2) + b[:, None]) / half
     moved = F.grid_sample(x, source.view(n, height, width, 2), padding_mode="zeros", align_corners=False)
     return torch.where(((op >= 1) & (op <= 5))[:, None, None, None], moved, x)
 
@@ -378,22 +481,60 @@ def _equalized(byte: Tensor) -> Tensor:
     return torch.where(step > 0, table.gather(1, flat), flat.float()).view(byte.shape)
 
 
-def augment(images: Tensor, size: int, config: TrainConfig, gen: torch.Generator) -> Tensor:
-    """uint8 (B, 3, H, W) -> one view, float32 (B, 3, size, size), normalised; every image draws its own parameters."""
-    n, _, height, width = images.shape
+def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tensor]) -> Tensor:
+    """uint8 (B, 3, H, W) -> one view of each, float32 (B, 3, size, size), normalised, channels-last; `u` are their
+    `random_numbers`. A pure function without a branch on data."""
+    height, width = images.shape[2:]
     x = images.float().div_(255)
-    x = resized_crop(x, random_crop(n, height, width, config, gen), size)
-    if config.recipe == "randaugment":
-        return normalise(rand_augment(x.clamp_(0, 1), config, gen))
-    if config.jitter > 0 or config.gray > 0:
-        x = color_jitter(x.clamp_(0, 1), random_jitter(n, config, gen))
-    if config.blur > 0:
-        u = torch.rand(2, n, generator=gen, device=gen.device)
-        x = gaussian_blur(x, 0.1 + 1.9 * u[0], u[1] < config.blur)
-    return normalise(x)
+    x = resized_crop(x, random_crop(u, height, width, config), size)
+    if "rand_ops" in u:
+        x = rand_augment(x.clamp_(0, 1), config, u["rand_ops"])
+    if "jitter" in u:
+        x = color_jitter(x.clamp_(0, 1), random_jitter(u["jitter"], config))
+    if "blur" in u:
+        sigma, on = u["blur"]
+        x = gaussian_blur(x, 0.1 + 1.9 * sigma, on < config.blur)
+    return normalise(x).contiguous(memory_format=torch.channels_last)
 
 
-def views(images: Tensor, n_views: int, size: int, config: TrainConfig, gen: torch.Generator) -> list[Tensor]:
-    """V independent views of a batch, augmented in one pass: V x (B, C, size, size)."""
-    stacked = images.repeat(n_views, 1, 1, 1)
-    return list(augment(stacked, size, config, gen).chunk(n_views))
+Augment = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+
+
+def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augment:
+    """`augment` for one size and recipe: (images, random numbers) -> views. Compiled on a GPU, once for all runs of a
+    process that agree in them; where the compiler fails it says so and goes on without it."""
+    recipe = ("recipe", "crop_min", "flip", "jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur")
+    used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
+    return _augmentation(size, type(config)(**used), device.type == "cuda")
+
+
+@cache
+def _augmentation(size: int, config: TrainConfig, compiled: bool) -> Augment:
+    def eager(images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
+        return augment(images, size, config, u)
+
+    if not compiled:
+        return eager
+    torch._dynamo.config.recompile_limit = 64  # of one function; every shape of batch is one, and never many
+    fast, usable = torch.compile(eager, dynamic=False, fullgraph=True), True
+
+    def either(images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
+        nonlocal usable
+        if usable:
+            try:
+                return fast(images, u)
+            except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
+                usable = False
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
+        return eager(images, u)
+
+    return either
+
+
+def repeated(images: Tensor, n_views: int, rows: slice) -> Tensor:
+    """Of V copies of a batch (B, ...) one after the other, the rows `rows` of the V B."""
+    stop = n_views * len(images)
+    if rows == slice(0, stop):
+        return images.repeat(n_views, *[1] * (images.ndim - 1))
+    return images.index_select(0, torch.arange(rows.start, rows.stop, device=images.device) % len(images))

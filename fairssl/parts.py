@@ -28,7 +28,7 @@ class Part(nn.Module):
     name: ClassVar[str]  # the file's name, set by the registry
     version: ClassVar[int] = 1  # raise it when results change
     capturable: ClassVar[bool] = True  # False: the step runs eagerly
-    sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group"
+    sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group", "views"; the rest is withheld
     streams: ClassVar[frozenset[Stream]] = frozenset({"all"})
     n_views: ClassVar[int] = 2
 

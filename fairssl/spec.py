@@ -63,7 +63,7 @@ class MethodSpec(Spec):
         """What of it can change the trained encoder, as canonical JSON, and the labels that training sees."""
         heads = [h for h in self.heads if registry.heads.get(h.name).streams]
         parts = [registry.objectives.get(self.objective.name), *(registry.heads.get(h.name) for h in heads)]
-        sees = {label for part in parts for label in part.sees}
+        sees = {label for part in parts for label in part.sees - {"views"}}
         if self.sampler == "cell_balanced":
             sees.add("target")
         if "annotated" in self.streams:

@@ -38,7 +38,7 @@ from fairssl.probe import embed
 from fairssl.registry import BrokenPlugin, configure, near
 from fairssl.scoring import check_outcome
 from fairssl.spec import CORE_PARTS, DataSpec, ProbeConfig, RunSpec, TrainConfig, compose, parse_method, part_spec
-from fairssl.train import Stopped, Trainer
+from fairssl.train import Stopped, Trainer, shown
 from fairssl.types import Batch, Embeddings, Method, Outcome, Split, Splits, Undefined, UserError, Value
 
 N, SIDE, BATCH = 48, 32, 8  # images, pixels, images of a batch
@@ -326,7 +326,9 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
             assert "weight" in part.Config.model_fields, f"{name}.Config must derive from HeadConfig, which has weight"
 
     def declares() -> None:
-        assert part.sees <= {"target", "group"}, f"sees may hold 'target' and 'group', not {sorted(part.sees)}"
+        assert part.sees <= {"target", "group", "views"}, (
+            f"sees may hold 'target', 'group' and 'views', not {sorted(part.sees)}"
+        )
         assert part.streams <= {"all", "annotated"}, f"streams may hold 'all' and 'annotated', not {part.streams}"
         assert part.n_views >= 1, f"n_views is {part.n_views}; at least 1"
         if is_head:
@@ -344,8 +346,7 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
     def terms() -> None:
         trainer = bench.trainer()
         mine, batches = bench.of(trainer), trainer.encode(trainer.draw(_index(trainer)))
-        shown = {stream: _shown(batches[stream], mine) for stream in mine.streams}
-        found = mine(shown)
+        found = mine({stream: shown(batches[stream], mine) for stream in mine.streams})
         assert found.primal or (is_head and found.dual), "forward returns no primal term"
         everything = {**found.primal, **found.dual, **found.log}
         assert len(everything) == len(found.primal) + len(found.dual) + len(found.log), "two terms have one name"
@@ -374,7 +375,7 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
     def gradient() -> None:
         trainer = bench.trainer()
         mine, batches = bench.of(trainer), trainer.encode(trainer.draw(_index(trainer)))
-        found = mine({stream: _shown(batches[stream], mine) for stream in mine.streams})
+        found = mine({stream: shown(batches[stream], mine) for stream in mine.streams})
         dual = list(mine.dual_parameters())
         dual_ids = {id(p) for p in dual}
         encoder = [p for p in trainer.encoder.parameters() if p.requires_grad]
@@ -551,12 +552,6 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
         *((label, stepping(function)) for label, function in in_training),
         ("after training: " + ("fit" if is_head else "features and scores"), embeds),
     ]
-
-
-def _shown(batch: Batch, part: Part) -> Batch:
-    """The batch with the labels that a part did not declare withheld, as the loop does."""
-    target = batch.target if "target" in part.sees else None
-    return replace(batch, target=target, group=batch.group if "group" in part.sees else None)
 
 
 def _reordered(batch: Batch, order: Tensor) -> Batch:

@@ -2,7 +2,8 @@
 
 One rule of differentiation: the gradient of all primal terms moves everything that is not dual, the gradient of the dual
 terms moves the dual parameters, both taken at the old values; then both optimisers step. The step reads nothing back and
-takes no branch on data, so that it can be captured; losses are summed on the device and read once per epoch.
+takes no branch on data: on a GPU it is captured once as a CUDA graph and replayed. Losses are summed on the device and
+read once per epoch. Several processes can train one run (`world`), and several runs share one device (`together`).
 """
 
 from __future__ import annotations
@@ -11,25 +12,29 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fairssl import registry
-from fairssl.data import DeviceSplit, IndexStream, cells_of, views
+from fairssl import registry, world
+from fairssl.data import DeviceSplit, IndexStream, Prefetch, augmentation, cells_of, random_numbers, repeated
+from fairssl.nn import at_least_float32
 from fairssl.parts import Encoder, Objective, Part
 from fairssl.spec import RunSpec, derive_seed
 from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
 
 CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
 KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
+WARM_UP = 3  # eager steps before the capture, as torch advises; they are steps of the run like any other
 
 
 class Diverged(RuntimeError):
@@ -83,17 +88,21 @@ def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
 
 
 def _optimizer(kind: str, parameters: list[nn.Parameter], lr: Tensor, weight_decay: float) -> torch.optim.Optimizer:
-    if kind == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay)
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    on_gpu = lr.device.type == "cuda"
+    if kind == "sgd":  # unless fused, it reads the learning rate back
+        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, fused=on_gpu)
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
 
 
 class Trainer:
-    """Builds everything a run needs and takes its steps. `state` and `load` make a run resume bit for bit on a CPU."""
+    """Builds everything a run needs and takes its steps. `state` and `load` make a run resume bit for bit on a CPU.
 
-    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int):
+    `capture`: replay the step as a CUDA graph; default on a GPU, in a process alone, if every part allows it.
+    """
+
+    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, capture: bool | None = None):
         self.spec, self.config, self.data = spec, spec.train, data
-        self.device = data.images.device
+        self.device = data.device
         self.streams = index_streams(spec, data)
         self.steps_per_epoch = next(iter(self.streams.values())).n_batches
         self.n_epochs = max(self.config.epochs, math.ceil(self.config.min_steps / self.steps_per_epoch))
@@ -110,6 +119,15 @@ class Trainer:
         self.objective: Any = self.parts[spec.method.objective.name]
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
         self.n_views = max(part.n_views for part in self.parts.values())
+        for name, stream in self.streams.items():
+            n_rows = stream.batch_size * self.n_views
+            if n_rows < world.size():
+                raise UserError(
+                    f"{world.size()} devices: a step of the {name!r} stream has {n_rows} views; at most as many devices"
+                )
+        # Does a part need everybody's pixels, or is it enough to augment the rows that are encoded here?
+        self.joint_views = any("views" in p.sees or type(p).views is not Part.views for p in self.parts.values())
+        self.augment = augmentation(spec.data.image_size, self.config, self.device)
 
         torch.manual_seed(derive_seed("run", spec.seed))  # dropout and the like
         self.gen = torch.Generator(self.device).manual_seed(derive_seed("augment", spec.seed))
@@ -130,42 +148,69 @@ class Trainer:
         self.sums: dict[str, Tensor] = {}  # of the epoch so far
         self.history: list[dict[str, float]] = []
         self.done = self.resumed_at = 0  # steps; the device's own count is step_count
+        self.seconds = 0.0  # spent stepping
+        self.noise = _get_noise(self.device)
+
+        on_gpu = self.device.type == "cuda"
+        capturable = all(part.capturable for part in self.parts.values()) and world.size() == 1
+        self.capture = on_gpu and capturable if capture is None else capture
+        # A stream of its own: torch's advice for what is captured, and runs that share a device overlap.
+        self.stream = torch.cuda.Stream(self.device) if on_gpu else None
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        self._captured: _Captured | None = None
+        self._prefetch: Prefetch | None = None
+        self._warm, self._noisy = 0, False  # eager steps taken; whether one drew from the global generator
 
     # ------------------------------------------------------------- one step
 
-    def draw(self, index: Mapping[str, Tensor]) -> dict[str, Batch]:
-        """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet."""
+    def draw(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None = None) -> dict[str, Batch]:
+        """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet.
+
+        `images`: stream -> uint8 (B, C, H, W), for images that do not lie on the device. Of several processes each draws
+        the same numbers; unless a part looks at the views, it makes only those that it encodes.
+        """
         batches = {}
-        for name, rows in index.items():
-            images = self.data.images.index_select(0, rows)
+        for name, at in index.items():
+            found = self.data.images.index_select(0, at) if images is None else images[name]
+            n = self.n_views * len(at)
+            rows = slice(0, n) if self.joint_views else world.rows(n)
+            u = {key: value[..., rows] for key, value in random_numbers(n, self.config, self.gen).items()}
+            pixels = self.augment(repeated(found, self.n_views, rows), u)
             batches[name] = Batch(
-                views=views(images, self.n_views, self.spec.data.image_size, self.config, self.gen),
-                index=rows,
-                target=self.data.target.index_select(0, rows),
-                group=self.data.group.index_select(0, rows),
+                views=list(pixels.chunk(self.n_views)) if rows == slice(0, n) else [pixels],
+                index=at,
+                target=self.data.target.index_select(0, at),
+                group=self.data.group.index_select(0, at),
             )
         for part in self.parts.values():
             for name in part.streams:
-                changed = part.views(_shown(batches[name], part), self.gen)
-                batches[name] = replace(batches[name], views=changed.views)
+                if type(part).views is not Part.views:
+                    changed = part.views(shown(batches[name], part, views=True), self.gen)
+                    batches[name] = replace(batches[name], views=changed.views)
         return batches
 
     def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
-        """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to."""
-        pixels = {
-            name: torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
-            for name, batch in batches.items()
-        }
+        """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to.
+
+        Of several processes each encodes its rows; all get the features of the whole batch.
+        """
+        n_rows = {name: self.n_views * len(batch.index) for name, batch in batches.items()}
+        pixels = {}
+        for name, batch in batches.items():
+            x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
+            pixels[name] = world.mine(x) if len(x) == n_rows[name] else x
         if self.config.join_streams:
-            joined = self.encoder(torch.cat(list(pixels.values())))
-            features = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
+            joined = world.local(self.encoder, torch.cat(list(pixels.values())))
+            found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
         else:
-            features = {name: self.encoder(x) for name, x in pixels.items()}
+            found = {name: world.local(self.encoder, x) for name, x in pixels.items()}
+        features = {name: world.gather_with_grad(h, n_rows[name]) for name, h in found.items()}
         return {
             name: replace(
                 batch,
                 h=list(features[name].chunk(self.n_views)),
-                f=list(self.objective.represent(features[name]).float().chunk(self.n_views)),
+                f=list(at_least_float32(self.objective.represent(features[name])).chunk(self.n_views)),
                 project=_once(self.objective.project),
             )
             for name, batch in batches.items()
@@ -179,7 +224,7 @@ class Trainer:
         for name, part in self.parts.items():
             if not part.streams:
                 continue  # it acts after training
-            found: Terms = part({stream: _shown(batches[stream], part) for stream in part.streams})
+            found: Terms = part({stream: shown(batches[stream], part) for stream in part.streams})
             weight = self.weights.get(name, 1.0)
             primal += [weight * value for value in found.primal.values()]
             dual += list(found.dual.values())
@@ -187,20 +232,25 @@ class Trainer:
                 log.update({f"{name}.{key}": v.detach() for key, v in value.items()})
         return torch.stack(primal).sum(), torch.stack(dual).sum() if dual else None, log
 
-    def step(self, index: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def step(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """One step on the given positions per stream; the terms it had, as 0-d tensors on the device."""
         if self.config.schedule == "cosine":
             factor = 0.5 * (1 + torch.cos(math.pi * self.step_count / self.n_steps))
             self.lr.copy_(self.config.lr * factor)
             self.dual_lr.copy_(self.config.dual_lr * factor)
         bf16 = self.config.precision == "bf16"
-        drawn = self.draw(index)  # pixels stay float32
+        with _tensor_float(self.device):
+            drawn = self.draw(index, images)  # pixels stay float32
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
             batches = self.encode(drawn)
             primal, dual, log = self.terms(batches)
-        gradients = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
+        found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
+        moved = self.primal
         if dual is not None:
-            dual_gradients = torch.autograd.grad(dual, self.dual, allow_unused=True)
+            found, moved = found + torch.autograd.grad(dual, self.dual, allow_unused=True), moved + self.dual
+        reduced = world.reduce_gradients(moved, found)
+        gradients, dual_gradients = reduced[: len(self.primal)], reduced[len(self.primal) :]
+        if dual is not None:
             # An infinite discriminator gradient must not reach its weights, or the next step would poison the encoder.
             finite = torch.stack([g.isfinite().all() for g in dual_gradients if g is not None]).all()
             for parameter, gradient in zip(self.dual, dual_gradients, strict=True):
@@ -229,9 +279,33 @@ class Trainer:
                 part.after_step(self.encoder, progress)
         return {"loss": primal.detach(), **log}
 
+    def _take(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:
+        """One step as fast as it goes, its terms added to the epoch's sums."""
+        if not self.capture or self._warm < WARM_UP:
+            before = _get_noise(self.device)[-1]
+            self._summed(index, images)
+            self._noisy |= not torch.equal(before, _get_noise(self.device)[-1])
+            self._warm += 1
+            return
+        if self._captured is None:
+            self._captured = _Captured(self._summed, index, images, self.gen, self.stream, self._noisy)
+        self._captured(index, images)
+
+    def _summed(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:
+        for name, value in self.step(index, images).items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self.sums[name].add_(value)
+
     # ------------------------------------------------------------- the run
 
-    def run(
+    def run(self, *args: Any, **kwargs: Any) -> float:
+        """All of `advance`, whose parameters it takes; seconds spent stepping."""
+        for _ in self.advance(*args, **kwargs):
+            pass
+        return self.seconds
+
+    def advance(
         self,
         work: Path | None = None,
         progress: Progress = silent,
@@ -239,51 +313,85 @@ class Trainer:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         checkpoint_epochs: int = 0,
         epoch: Callable[[Mapping[str, float]], None] = lambda row: None,
-    ) -> float:
-        """Train to the end from wherever the newest whole checkpoint in `work` stands; seconds spent stepping.
+    ) -> Iterator[None]:
+        """Train to the end from wherever the newest whole checkpoint in `work` stands; one step between two yields.
 
         `stop()` is asked between steps; when it says so, a checkpoint is written and `Stopped` raised. Checkpoints are
-        also written every so many seconds and, unless 0, epochs. `epoch(row)` hears of each epoch's means.
+        also written every so many seconds and, unless 0, epochs. `epoch(row)` hears of each epoch's means. Of several
+        processes the first alone needs a `work`; it reads and writes for all.
         """
-        if work is not None:
-            self.resume(work)
+        with self._on_stream():
+            self._resume_all(work)
         self.resumed_at = self.done
         started = last_saved = time.perf_counter()
         while self.done < self.n_steps:
-            position = self.done % self.steps_per_epoch
-            index = {
-                name: stream.steps(self.done, self.steps_per_epoch - position).to(self.device)
-                for name, stream in self.streams.items()
-            }
-            for row in range(self.steps_per_epoch - position):
-                for name, value in self.step({name: rows[row] for name, rows in index.items()}).items():
-                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
-                self.done += 1
-                due = False
-                if self.done % self.steps_per_epoch == 0:  # before a checkpoint, which must not hold a full epoch open
-                    self._close_epoch()
-                    epoch(self.history[-1])
-                    due = checkpoint_epochs > 0 and len(self.history) % checkpoint_epochs == 0
-                progress("train", self.done, self.n_steps)
-                now = time.perf_counter()
-                if work is not None and (due or stop() or now - last_saved > checkpoint_seconds):
-                    self.save(work)
-                    last_saved = now
-                    if stop():
+            for index, images in self._epoch():
+                with self._on_stream():
+                    self._take(index, images)
+                    self.done += 1
+                    due = False
+                    if (
+                        self.done % self.steps_per_epoch == 0
+                    ):  # before a checkpoint, which must not hold a full epoch open
+                        self._close_epoch()
+                        epoch(self.history[-1])
+                        due = checkpoint_epochs > 0 and len(self.history) % checkpoint_epochs == 0
+                    progress("train", self.done, self.n_steps)
+                    now = time.perf_counter()
+                    self.seconds = now - started
+                    stopping = world.any_of(stop())
+                    if work is not None and (due or stopping or now - last_saved > checkpoint_seconds):
+                        self.save(work)
+                        last_saved = now
+                    if stopping and (work is not None or world.size() > 1):
                         raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
-        return time.perf_counter() - started
+                yield
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+    def _epoch(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor] | None]]:
+        """Positions, and images if they are streamed, of each step up to the end of the epoch."""
+        n = self.steps_per_epoch - self.done % self.steps_per_epoch
+        here = {name: stream.steps(self.done, n) for name, stream in self.streams.items()}
+        with self._on_stream():
+            there = {name: rows.to(self.device) for name, rows in here.items()}
+        steps = [{name: rows[at] for name, rows in there.items()} for at in range(n)]
+        if not self.data.streamed:
+            yield from ((index, None) for index in steps)
+            return
+        if self._prefetch is None:
+            self._prefetch = Prefetch(self.data.images, self.device)
+        fetched = self._prefetch([{name: rows[at] for name, rows in here.items()} for at in range(n)])
+        for index in steps:
+            with self._on_stream():
+                images = next(fetched)
+            yield index, images
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def _resume_all(self, work: Path | None) -> None:
+        if work is not None:
+            self.resume(work)
+        if world.size() > 1:
+            content = world.from_first(None if world.rank() else self._packed())
+            if content is not None and world.rank():
+                with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+                    file.write(content)
+                    file.flush()
+                    self.load(*_unpacked(Path(file.name)))
 
     def _close_epoch(self) -> None:
         """Read the epoch's sums back, once; raise `Diverged` if a loss was not a number."""
-        bad = int(self.first_bad.item())
-        means = {name: value.item() / self.steps_per_epoch for name, value in self.sums.items()}
+        read = torch.stack([self.first_bad, self.lr.double(), *self.sums.values()]).tolist()
+        bad, lr = int(read[0]), read[1]
+        means = {name: value / self.steps_per_epoch for name, value in zip(self.sums, read[2:], strict=True)}
         if bad >= 0:
             terms = ", ".join(f"{name} {value}" for name, value in means.items() if not math.isfinite(value))
             raise Diverged(f"step {bad} of {self.n_steps}: the loss is not finite ({terms})")
-        self.history.append(
-            {"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": self.lr.item(), **means}
-        )
-        self.sums = {}
+        self.history.append({"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": lr, **means})
+        for value in self.sums.values():
+            value.zero_()
 
     # ------------------------------------------------------------- state
 
@@ -300,7 +408,7 @@ class Trainer:
                     if value is not None:
                         tensors[f"{prefix}.{number}.{slot}"] = value.contiguous()
         tensors["generator"] = self.gen.get_state()
-        tensors["global_generator"] = torch.get_rng_state()
+        tensors.update({f"global_generator.{i}": value for i, value in enumerate(_get_noise(self.device))})
         tensors["first_bad"] = self.first_bad
         tensors.update({f"sum.{name}": value for name, value in self.sums.items()})
         return tensors, {
@@ -346,7 +454,7 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
         self.gen.set_state(tensors["generator"].cpu())
-        torch.set_rng_state(tensors["global_generator"].cpu())
+        _set_noise(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
         self.first_bad.copy_(tensors["first_bad"])
         self.sums = {k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")}
         self.done = meta["done"]
@@ -356,8 +464,7 @@ class Trainer:
     def save(self, work: Path) -> None:
         """Write a checkpoint and drop all but the newest `KEEP`; a kill at any moment, or a full disk, leaves a whole one."""
         work.mkdir(parents=True, exist_ok=True)
-        tensors, meta = self.state()
-        content = save({k: v.cpu().clone() for k, v in tensors.items()}, metadata={"meta": json.dumps(meta)})
+        content = self._packed()
         path = work / f"checkpoint-{self.done:09d}.safetensors"
         temporary = path.with_suffix(".partial")
         try:
@@ -372,13 +479,15 @@ class Trainer:
         for old in sorted(work.glob("checkpoint-*.safetensors"))[:-KEEP]:
             old.unlink()
 
+    def _packed(self) -> bytes:
+        tensors, meta = self.state()
+        return save({k: v.cpu().clone() for k, v in tensors.items()}, metadata={"meta": json.dumps(meta)})
+
     def resume(self, work: Path) -> bool:
         """Load the newest whole checkpoint of this very spec; a torn or foreign one is skipped with a warning that names it."""
         for path in sorted(work.glob("checkpoint-*.safetensors"), reverse=True):
             try:
-                with safe_open(path, "pt") as file:
-                    meta = json.loads(file.metadata()["meta"])
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors, meta = _unpacked(path)
             except Exception as error:  # safetensors raises its own untyped error for a truncated file
                 _warn(f"checkpoint {path} cannot be read ({error}); going on from the one before")
                 continue
@@ -399,6 +508,102 @@ class Stopped(RuntimeError):
     """The run was asked to stop and left a checkpoint."""
 
 
+def _unpacked(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON of a checkpoint."""
+    with safe_open(path, "pt") as file:
+        meta = json.loads(file.metadata()["meta"])
+        return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+
+
+def together(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> list[Exception | None]:
+    """Advance several runs of one device in turn, a step each; of each, what it ended with, None if at its last step.
+
+    On a GPU the steps of different runs overlap, each on its own stream: one of 64 pixels leaves half of a large card
+    idle. A run that fails or diverges stops no other. What each draws does not depend on the others.
+    """
+    ended: list[Exception | None] = [None] * len(runs)
+    left = list(range(len(runs)))
+    while left:
+        for number in list(left):
+            trainer = trainers[number]
+            _set_noise(trainer.device, trainer.noise)
+            try:
+                next(runs[number])
+            except StopIteration:
+                left.remove(number)
+            except Exception as error:
+                ended[number] = error
+                left.remove(number)
+            trainer.noise = _get_noise(trainer.device)
+    return ended
+
+
+class _Captured:
+    """A step as a CUDA graph. It reads its positions, and images if they are streamed, from places of its own."""
+
+    last_noise: ClassVar[dict[torch.device, torch.cuda.Event]] = {}
+
+    def __init__(
+        self,
+        step: Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], None],
+        index: Mapping[str, Tensor],
+        images: Mapping[str, Tensor] | None,
+        gen: torch.Generator,
+        stream: torch.cuda.Stream | None,
+        noisy: bool,
+    ) -> None:
+        self.index = {name: value.clone() for name, value in index.items()}
+        self.images = None if images is None else {name: value.clone() for name, value in images.items()}
+        self.noisy = noisy
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(gen)
+        # On the run's own stream: graphs that share one share its workspaces too, and could not overlap.
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+            step(self.index, self.images)
+
+    def __call__(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:
+        """Take the captured step on these positions and images, on the current stream."""
+        for name, value in index.items():
+            self.index[name].copy_(value)
+        if self.images is not None and images is not None:
+            for name, value in images.items():
+                self.images[name].copy_(value)
+        if not self.noisy:
+            self.graph.replay()
+            return
+        # All graphs read the global generator's state from one place on the device, which a replay overwrites.
+        device = next(iter(self.index.values())).device
+        if device in self.last_noise:
+            torch.cuda.current_stream(device).wait_event(self.last_noise[device])
+        self.graph.replay()
+        self.last_noise[device] = torch.cuda.current_stream(device).record_event()
+
+
+def _get_noise(device: torch.device) -> list[Tensor]:
+    """States of the global generators that a part may draw from; the device's own last."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_noise(device: torch.device, states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0].cpu())
+    if device.type == "cuda" and len(states) > 1:
+        torch.cuda.set_rng_state(states[1].cpu(), device)
+
+
+@contextmanager
+def _tensor_float(device: torch.device) -> Iterator[None]:
+    """Within it matrix products on a GPU keep 11 bits of their operands, an eighth of a gray level: the crops' are large."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
     """`value` with the strides of `parameter`: fused Adam walks both as flat memory and is silently wrong otherwise."""
     return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)
@@ -416,10 +621,11 @@ def _once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return shared
 
 
-def _shown(batch: Batch, part: Part) -> Batch:
-    """The batch as one part may see it: labels it did not declare are withheld."""
+def shown(batch: Batch, part: Part, views: bool = False) -> Batch:
+    """The batch as one part may see it: what it did not declare is withheld. `views`: the views are shown anyway."""
     return replace(
         batch,
+        views=batch.views if views or "views" in part.sees else [],
         target=batch.target if "target" in part.sees else None,
         group=batch.group if "group" in part.sees else None,
     )

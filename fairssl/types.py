@@ -115,8 +115,8 @@ class DataFacts:
 class Batch:
     """One stream's batch as the parts see it.
 
-    `views` V x (B, C, h, w), augmented and normalised; `index` (B,) positions in the training split;
-    `target`, `group` (B,) int64, None unless the part declares them in `sees`.
+    `views` V x (B, C, h, w), augmented and normalised, empty unless the part declares "views" in `sees`; `index` (B,)
+    positions in the training split; `target`, `group` (B,) int64, None unless the part declares them in `sees`.
     `h` V x (B, D) is `encoder(view)`; `f` V x (B, F) is `objective.represent(h)`: what the probe, the adversary and an
     eraser see.
     `z` V x (B, P) is `objective.project(f)`, computed when first asked for and shared by all parts.

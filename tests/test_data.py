@@ -21,6 +21,7 @@ from fairssl.data import (
     gaussian_blur,
     random_crop,
     random_jitter,
+    random_numbers,
     resized_crop,
 )
 from fairssl.spec import TrainConfig
@@ -41,13 +42,17 @@ def _gen(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def _u(n: int, config: TrainConfig = CONFIG, seed: int = 0) -> dict[str, torch.Tensor]:
+    return random_numbers(n, config, _gen(seed))
+
+
 # --------------------------------------------------------------------------- augmentation
 
 
 @pytest.mark.parametrize("size", [32, 48, 64])
 def test_a_crop_is_torchvisions_resized_crop_with_antialias(size: int) -> None:
     x = _images(8).float() / 255
-    crop = random_crop(8, 48, 48, CONFIG, _gen(3))
+    crop = random_crop(_u(8, seed=3), 48, 48, CONFIG)
     ours = resized_crop(x, crop, size)
     for i in range(8):
         box = [int(v[i]) for v in (crop.top, crop.left, crop.height, crop.width)]
@@ -66,7 +71,7 @@ def test_a_crop_of_a_rectangle_keeps_rows_and_columns_apart() -> None:
 
 def test_crop_boxes_have_torchvisions_law() -> None:
     """Inside the image, area share uniform on [0.2, 1] where it fits, aspect within [3/4, 4/3] up to rounding."""
-    crop = random_crop(20_000, 64, 64, CONFIG, _gen())
+    crop = random_crop(_u(20_000), 64, 64, CONFIG)
     assert (crop.top >= 0).all() and (crop.top + crop.height <= 64).all()
     assert (crop.left >= 0).all() and (crop.left + crop.width <= 64).all()
     area = crop.height * crop.width / 64**2
@@ -102,7 +107,7 @@ def test_no_turn_changes_nothing_and_gray_stays_gray() -> None:
 
 def test_jitter_is_torchvisions_in_that_order() -> None:
     x = _images(6).float() / 255
-    jitter = random_jitter(6, TrainConfig(jitter=1.0), _gen(5))
+    jitter = random_jitter(_u(6, seed=5)["jitter"], TrainConfig(jitter=1.0))
     ours = color_jitter(x, jitter)
     for i in range(6):
         y = TF.adjust_brightness(x[i], float(jitter.brightness[i]))
@@ -114,7 +119,7 @@ def test_jitter_is_torchvisions_in_that_order() -> None:
 
 
 def test_jitter_draws_its_own_factors_for_every_image() -> None:
-    jitter = random_jitter(5000, CONFIG, _gen())
+    jitter = random_jitter(_u(5000)["jitter"], CONFIG)
     on = jitter.brightness != 1
     assert abs(on.float().mean() - 0.8) < 0.02
     assert abs(jitter.gray.float().mean() - 0.2) < 0.02
@@ -136,19 +141,19 @@ def test_blur_is_torchvisions_and_only_where_it_is_on() -> None:
 
 def test_equal_images_get_different_views() -> None:
     x = _images(1).repeat(64, 1, 1, 1)
-    a, b = augment(x, 32, CONFIG, _gen(1)), augment(x, 32, CONFIG, _gen(2))
+    a, b = augment(x, 32, CONFIG, _u(64, seed=1)), augment(x, 32, CONFIG, _u(64, seed=2))
     assert len({row.numpy().tobytes() for row in a}) >= 60
     assert (a - b).abs().amax(dim=(1, 2, 3)).min() > 1e-3
-    assert torch.equal(a, augment(x, 32, CONFIG, _gen(1)))
+    assert torch.equal(a, augment(x, 32, CONFIG, _u(64, seed=1)))
     assert a.min() >= -1.0001 and a.max() <= 1.0001
 
 
 def test_nothing_asked_for_is_the_image_itself() -> None:
     x = _images(3)
     plain = TrainConfig(crop_min=1.0, flip=0.0, jitter=0.0, gray=0.0)
-    crop = random_crop(3, 48, 48, plain, _gen())
+    crop = random_crop(_u(3, plain), 48, 48, plain)
     whole = crop.height * crop.width == 48 * 48
-    view = augment(x, 48, plain, _gen())
+    view = augment(x, 48, plain, _u(3, plain))
     assert whole.any()
     assert (view[whole] - (x[whole].float() / 255 - 0.5) / 0.5).abs().max() < 1e-5
 

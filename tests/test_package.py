@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module imports only those before it
-    "types", "registry", "plugin", "parts", "api", "nn", "spec", "packs", "data", "train", "probe",
+    "types", "registry", "plugin", "parts", "api", "world", "nn", "spec", "packs", "data", "train", "probe",
     "scoring", "loggers", "store", "pipeline", "watch", "job", "launch", "board",
 )
 # fmt: on

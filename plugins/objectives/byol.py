@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import ema_update, mlp, normalize
+from fairssl.nn import ema_update, mlp, normalize, sharded
 
 
 class BYOL(Objective):
@@ -26,6 +26,8 @@ class BYOL(Objective):
     its own running statistics are averaged with the online ones. Widths are those of the SoFCLR paper (projector
     D-256-128, predictor 128-256-128) instead of 4096 and 256; `tau_base` is the authors' value for 100 epochs.
     """
+
+    sees = frozenset({"views"})  # the target encoder encodes them too
 
     class Config(PluginConfig):
         tau_base: float = Field(0.99, ge=0, le=1)  # rate at the first step; it rises to 1
@@ -48,7 +50,7 @@ class BYOL(Objective):
         p, p_ = self.predictor(torch.cat(batch.z)).chunk(2)
         with torch.no_grad():
             pixels = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
-            t, t_ = self.target_projector(self.target_encoder(pixels)).chunk(2)
+            t, t_ = self.target_projector(sharded(self.target_encoder, pixels)).chunk(2)
         return Terms(primal={"regression": _regression(p, t_) + _regression(p_, t)})
 
     def after_step(self, encoder: nn.Module, progress: Tensor) -> None:

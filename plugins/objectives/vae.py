@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import at_least_float32, full_precision
+from fairssl.nn import at_least_float32, full_precision, sharded
 
 WIDEST, NARROWEST = 512, 8  # channels of the decoder's layers
 
@@ -38,6 +38,7 @@ class VAE(Objective):
     off evenly, so that any size fits. It is told neither target nor group.
     """
 
+    sees = frozenset({"views"})  # what is reconstructed
     n_views = 1
 
     class Config(PluginConfig):
@@ -62,7 +63,7 @@ class VAE(Objective):
         x, mu = torch.cat(batch.views), at_least_float32(torch.cat(batch.f))
         raw = at_least_float32(self.log_variance(torch.cat(batch.h)))
         s = self.config.bound * torch.tanh(raw / self.config.bound)
-        decoded = at_least_float32(self.decoder(mu + torch.exp(s / 2) * torch.randn_like(mu)))
+        decoded = at_least_float32(sharded(self.decoder, mu + torch.exp(s / 2) * torch.randn_like(mu)))
         n_pixels = math.prod(x.shape[1:])
         squared = (at_least_float32(x) - decoded).square().mean()
         divergence = (mu.square() + torch.exp(s) - s - 1).sum(1).mean() / 2

@@ -1,0 +1,263 @@
+"""Several processes that train one run: which rows are whose, gathers with gradients, statistics of the joint batch.
+
+Every process draws the same positions and the same random numbers, holds the features of the whole batch and computes
+every loss in full, as if it were alone. Only what is heavy and works row by row is divided: the encoder, and what a part
+hands to `sharded` (a momentum encoder, a decoder). So a loss need not know how many processes there are, whether or not
+it is a mean over samples, and per-image state such as SogCLR's `u` stays equal everywhere. Alone, every function here is
+the identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+T = TypeVar("T")
+
+
+def size() -> int:
+    """How many processes train this run."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is; the first, 0, is the one that reads and writes files."""
+    return dist.get_rank() if size() > 1 else 0
+
+
+def rows(n: int) -> slice:
+    """Which of `n` rows are this process's: contiguous, and within one of equally many."""
+    share, rest = divmod(n, size())
+    start = rank() * share + min(rank(), rest)
+    return slice(start, start + share + (rank() < rest))
+
+
+@contextmanager
+def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterator[None]:
+    """Within it this process is number `number` of `n`. `meeting`: where they find each other, a URL of torch's."""
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def from_torchrun() -> tuple[int, int, int] | None:
+    """(processes, number of this one, its number on this machine) where torchrun started this process; else None."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+    if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
+        return None
+    n, number, local = (int(os.environ[name]) for name in names)
+    return n, number, local
+
+
+# --------------------------------------------------------------------------- rows
+
+
+def _filled(local: Tensor, n: int) -> Tensor:
+    """(n_mine, ...) -> (n, ...): everybody's rows in order. A sum with zeros is exact, and shares may differ in size."""
+    exact = torch.float32 if local.dtype in (torch.float16, torch.bfloat16) else local.dtype
+    whole = local.new_zeros(n, *local.shape[1:], dtype=exact)
+    whole[rows(n)] = local
+    dist.all_reduce(whole)
+    return whole.to(local.dtype)
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of each -> rows of all. Backward everybody has the gradient of the whole, and takes its rows of it."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, n: int) -> Tensor:
+        ctx.n = n
+        return _filled(local, n)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[rows(ctx.n)], None
+
+
+class _Mine(torch.autograd.Function):
+    """Rows of all -> my rows. Backward everybody gets the gradient of all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
+        ctx.n = len(whole)
+        return whole[rows(ctx.n)].clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _filled(gradient, ctx.n)
+
+
+def gather_with_grad(local: Tensor, n: int) -> Tensor:
+    """This process's rows of `n` -> the rows of all, (n, ...), in order; differentiable. The gradient that reaches this
+    process's rows is that of one loss, not of a sum over processes: each must compute the same loss from the result."""
+    return local if size() == 1 else _Gather.apply(local, n)
+
+
+def mine(whole: Tensor) -> Tensor:
+    """(n, ...) -> this process's rows; differentiable."""
+    return whole if size() == 1 else _Mine.apply(whole)
+
+
+def sharded(network: nn.Module, x: Tensor) -> Tensor:
+    """`network(x)` for an x (n, ...) that every process holds; each runs its rows, and all get the whole result.
+
+    For what is heavy and works row by row. Batch statistics are those of all rows. The network's parameters must not be
+    used in any other way in the same step.
+    """
+    return gather_with_grad(local(network, mine(x)), len(x))
+
+
+def local(network: nn.Module, x: Tensor) -> Tensor:
+    """`network` on this process's rows alone, with the batch statistics of everybody's."""
+    if size() == 1:
+        return network(x)
+    for parameter in network.parameters():
+        parameter.is_sharded = True  # type: ignore[attr-defined]
+    with _Noise(x.device), _JointStatistics():
+        return network(x)
+
+
+class _Noise:
+    """Rows of different processes get different dropout; afterwards all processes go on with the same generator state."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def _get(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def _set(self, state: Tensor) -> None:
+        torch.cuda.set_rng_state(state, self.device) if self.device.type == "cuda" else torch.set_rng_state(state)
+
+    def _seed(self, *words: Any) -> None:
+        seed = int.from_bytes(hashlib.sha256(repr(words).encode() + self.before.numpy().tobytes()).digest()[:7])
+        generators = torch.cuda.default_generators
+        (generators[self.device.index] if self.device.type == "cuda" else torch.default_generator).manual_seed(seed)
+
+    def __enter__(self) -> None:
+        self.before = self._get()
+        self._seed("rows", rank())
+        self.seeded = self._get()
+
+    def __exit__(self, *error: object) -> None:
+        if torch.equal(self._get(), self.seeded):  # nothing was drawn
+            self._set(self.before)
+        else:
+            self._seed("after")
+
+
+# --------------------------------------------------------------------------- batch statistics
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over processes of equally shaped tensors; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _Sum.forward(ctx, gradient.contiguous())
+
+
+class _JointStatistics(TorchFunctionMode):
+    """Within it, batch norm in training mode normalises by the mean and variance of all processes' rows.
+
+    Whatever module calls `F.batch_norm`, ours, torch's or timm's, on any device; torch's own SyncBatchNorm replaces
+    modules, loses the activation of timm's, and refuses the CPU.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm:
+            return _batch_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not training:
+        return torch.batch_norm(x, weight, bias, running_mean, running_var, False, momentum, eps, False)
+    wide = x if x.dtype == torch.float64 else x.float()
+    others = [0, *range(2, x.ndim)]
+    shape = [1, -1, *[1] * (x.ndim - 2)]
+    count = _Sum.apply(wide.new_full((), x.numel() / x.shape[1]))
+    mean = _Sum.apply(wide.sum(others)) / count
+    centred = wide - mean.view(shape)
+    variance = _Sum.apply(centred.square().sum(others)) / count
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((variance * count / (count - 1)).to(running_var.dtype), momentum)
+    y = centred * torch.rsqrt(variance + eps).view(shape)
+    if weight is not None:
+        y = y * weight.view(shape)
+    if bias is not None:
+        y = y + bias.view(shape)
+    return y.to(x.dtype)
+
+
+# --------------------------------------------------------------------------- agreement
+
+
+def reduce_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What each process found -> the gradients of the joint batch, in one message, equal in every bit everywhere.
+
+    Those of a divided network are partial: they are summed. The others are whole everywhere, up to rounding: averaged.
+    """
+    if size() == 1:
+        return list(gradients)
+    found: list[Tensor | None] = list(gradients)
+    for dtype in {g.dtype for g in found if g is not None}:
+        at = [i for i, g in enumerate(found) if g is not None and g.dtype == dtype]
+        flat = torch.cat([_share(parameters[i], found[i]) for i in at])  # type: ignore[arg-type]
+        dist.all_reduce(flat)
+        for i, part in zip(at, flat.split([parameters[i].numel() for i in at]), strict=True):
+            found[i] = part.view(parameters[i].shape)
+    return found
+
+
+def _share(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+    return (gradient if hasattr(parameter, "is_sharded") else gradient / size()).reshape(-1)
+
+
+def from_first(value: T) -> T:
+    """What the first process has; the others' argument is not looked at."""
+    if size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+    return box[0]
+
+
+def any_of(flag: bool) -> bool:
+    """Whether any process says so. Costs a message between the hosts; the device does not wait for it."""
+    if size() == 1:
+        return flag
+    found = torch.tensor(int(flag))
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return bool(found)
