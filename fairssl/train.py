@@ -232,24 +232,30 @@ class Trainer:
                 log.update({f"{name}.{key}": v.detach() for key, v in value.items()})
         return torch.stack(primal).sum(), torch.stack(dual).sum() if dual else None, log
 
+    def differentiate(
+        self, drawn: dict[str, Batch]
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], list[Tensor | None], list[Tensor | None]]:
+        """Both total losses and the log as `terms` gives them, then the gradients of `primal` and of `dual` parameters,
+        all of the whole batch, also where several processes share it."""
+        bf16 = self.config.precision == "bf16"  # of the networks; pixels stay float32
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
+            primal, dual, log = self.terms(self.encode(drawn))
+        found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
+        moved = self.primal
+        if dual is not None:
+            found, moved = found + torch.autograd.grad(dual, self.dual, allow_unused=True), moved + self.dual
+        reduced = world.reduce_gradients(moved, found)
+        return primal, dual, log, reduced[: len(self.primal)], reduced[len(self.primal) :]
+
     def step(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """One step on the given positions per stream; the terms it had, as 0-d tensors on the device."""
         if self.config.schedule == "cosine":
             factor = 0.5 * (1 + torch.cos(math.pi * self.step_count / self.n_steps))
             self.lr.copy_(self.config.lr * factor)
             self.dual_lr.copy_(self.config.dual_lr * factor)
-        bf16 = self.config.precision == "bf16"
         with _tensor_float(self.device):
-            drawn = self.draw(index, images)  # pixels stay float32
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16):
-            batches = self.encode(drawn)
-            primal, dual, log = self.terms(batches)
-        found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
-        moved = self.primal
-        if dual is not None:
-            found, moved = found + torch.autograd.grad(dual, self.dual, allow_unused=True), moved + self.dual
-        reduced = world.reduce_gradients(moved, found)
-        gradients, dual_gradients = reduced[: len(self.primal)], reduced[len(self.primal) :]
+            drawn = self.draw(index, images)
+        primal, dual, log, gradients, dual_gradients = self.differentiate(drawn)
         if dual is not None:
             # An infinite discriminator gradient must not reach its weights, or the next step would poison the encoder.
             finite = torch.stack([g.isfinite().all() for g in dual_gradients if g is not None]).all()

@@ -1,0 +1,87 @@
+"""One of several processes that train one run, for tests: the gradients of one step in float64, written to a file.
+
+    python ranks.py MEETING_FILE N NUMBER OUT
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from reference import small
+
+from fairssl import registry, world
+from fairssl.train import Trainer
+
+COMPOSED = ("sofclr", "byol+adversary", "vae+mmd", "simclr+grl", "vicreg+max_entropy", "sogclr+ccl", "ce+eod", "ce+dpr")
+SPECIAL = {  # name -> (method, what is set)
+    "sofclr raw": ("sofclr", ("adversary.input=raw",)),
+    "sofclr projection": ("sofclr", ("adversary.input=projection",)),
+    "sofclr joined": ("sofclr", ("train.join_streams=true",)),
+    "erm randaugment": ("erm", ("train.recipe=randaugment", "train.blur=0.5")),
+}
+BATCHES = ("drawn", "sorted", "alone")
+
+
+def methods() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Every objective that trains, every head that takes part in training, and some special settings."""
+    objectives = [name for name in registry.objectives.where() if registry.objectives.get(name).trains]
+    heads = []
+    for name in registry.heads.where():
+        head = registry.heads.get(name)
+        if head.streams:
+            heads.append(f"ce+{name}" if head.needs == "logits" else f"simclr+{name}")
+    return {**{name: (name, ()) for name in dict.fromkeys([*objectives, *heads, *COMPOSED])}, **SPECIAL}
+
+
+def positions(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
+    """A step's positions: as drawn; sorted by group, so that processes see different groups; one group alone, and a number
+    of images that no number of processes divides."""
+    found = {name: stream.steps(0, 1)[0] for name, stream in trainer.streams.items()}
+    if batch == "drawn" or "annotated" not in found:
+        return found
+    rows = trainer.data.annotated
+    group = trainer.data.group[rows]
+    chosen = rows[group.argsort(stable=True)][: len(found["annotated"])] if batch == "sorted" else rows[group == 0][:5]
+    return {**found, "annotated": chosen}
+
+
+def outcome(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
+    """Losses, every parameter's gradient and every buffer after one step of `trainer` in float64."""
+    drawn = trainer.draw(positions(trainer, batch))
+    trainer.encoder.double()
+    for part in trainer.parts.values():
+        part.double()
+    wide = {name: replace(one, views=[view.double() for view in one.views]) for name, one in drawn.items()}
+    primal, dual, log, gradients, dual_gradients = trainer.differentiate(wide)
+    found = {"primal": primal.detach(), **{f"log {name}": value.double() for name, value in log.items()}}
+    if dual is not None:
+        found["dual"] = dual.detach()
+    for kind, values in (("primal", gradients), ("dual", dual_gradients)):
+        found.update({f"{kind} {i}": g.contiguous() for i, g in enumerate(values) if g is not None})
+    for prefix, module in trainer.modules().items():
+        found.update({f"{prefix}.{name}": value.double().contiguous() for name, value in module.named_buffers()})
+    return {name: value.clone() for name, value in found.items()}
+
+
+def all_outcomes() -> dict[str, torch.Tensor]:
+    found = {}
+    for name, (method, sets) in methods().items():
+        spec = small.cell(method, sets=sets, batch_size=11).spec
+        for batch in BATCHES:
+            for key, value in outcome(small.trainer(spec), batch).items():
+                found[f"{name}|{batch}|{key}"] = value
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    meeting, n, number, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    with world.joined("cpu", n, number, f"file://{meeting}"):
+        save_file(all_outcomes(), out)

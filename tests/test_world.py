@@ -1,0 +1,44 @@
+"""Several processes that train one run equal one process with the joint batch, for every objective and head."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from reference import ranks
+from safetensors.torch import load_file
+
+RANKS = Path(ranks.__file__)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, torch.Tensor]:
+    return ranks.all_outcomes()
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
+def members(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tensor]]:
+    folder, n = tmp_path_factory.mktemp("ranks"), request.param
+    outs = [folder / f"{number}.safetensors" for number in range(n)]
+    words = [sys.executable, "-W", "error", str(RANKS), str(folder / "meeting"), str(n)]
+    running = [subprocess.Popen([*words, str(number), str(out)]) for number, out in enumerate(outs)]
+    assert [one.wait(600) for one in running] == [0] * n
+    return [load_file(out) for out in outs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", ranks.BATCHES)
+@pytest.mark.parametrize("name", ranks.methods())
+def test_processes_together_are_one_with_the_joint_batch(
+    name: str, batch: str, alone: dict[str, torch.Tensor], members: list[dict[str, torch.Tensor]]
+) -> None:
+    keys = [key for key in alone if key.startswith(f"{name}|{batch}|")]
+    assert any("|primal 0" in key for key in keys)
+    for key in keys:
+        scale = max(1.0, float(alone[key].abs().max()))
+        for member in members:
+            assert float((member[key] - alone[key]).abs().max()) <= 1e-6 * scale, key
+            assert torch.equal(member[key], members[0][key]) or "|primal " not in key  # replicas move as one
