@@ -1,13 +1,14 @@
-"""One pretraining and the cells that share it: the same code in this process, in a worker, on Ray and on Slurm."""
+"""Pretrainings and the cells that share them: the same code in this process, in a worker, on Ray and on Slurm."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairssl.loggers import Logger, open_logger
 from fairssl.pipeline import Cell, Embedded, Evaluation, SplitsCache, environment, facts, prepare
 from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError
-from fairssl.types import Progress, Splits, Undefined, UserError
+from fairssl.types import Splits, Undefined, UserError
 from fairssl.watch import Live, is_due, name_of
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ class Settings:
     checkpoint_seconds: float = 60.0
     checkpoint_epochs: int = 0  # 0: by the clock alone
     loggers: tuple[str, ...] = ()  # besides the CSV
+    pack: int = 0  # pretrainings that share a device at a time; 0: as many as fill it
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker takes at a time: a pretraining and the cells that need it."""
+    """A pretraining and the cells that need it."""
 
     key: str
     cells: tuple[Cell, ...] = field(repr=False)
@@ -108,134 +110,252 @@ class Log(Protocol):
         """A cell has its record."""
 
 
+class GroupBroken(RuntimeError):
+    """A cell failed in one of several processes that train a run together; the others may wait for it for ever."""
+
+
 class Worker:
-    """Takes jobs, one after the other, on one device."""
+    """Takes jobs, one pack after the other, on one device; or, first of several processes, on all of theirs."""
 
     def __init__(self, store: RunStore, settings: Settings, log: Log, stop: Stop) -> None:
+        from fairssl import world
         from fairssl.pipeline import pick_device
 
         self.store, self.settings, self.log, self.stop = store, settings, log, stop
         self.device = pick_device(settings.device)
         self.splits = SplitsCache(settings.roots, log.stage)
+        self.leads = world.rank() == 0  # reads and writes files, and judges
+        self._placed: tuple[Splits, torch.Tensor] | None = None
 
-    def run(self, job: Job) -> bool:
-        """Do what of the job is still to do; False: another live process is at it, and nothing was done here.
+    def run(self, jobs: Sequence[Job]) -> list[Job]:
+        """Do what of the jobs, which train together, is still to do; gives those that another live process is at.
 
         A cell that fails leaves a record that says so and stops no other. `UserError` (`StoreError` for a disk that
-        refuses), `Stopped` and KeyboardInterrupt pass through.
+        refuses), `Stopped` and KeyboardInterrupt pass through, and `GroupBroken` where several processes cannot go on.
         """
-        with self.store.claim(job.key) as got:
-            if not got:
-                return False
-            retry = self.settings.retry_failed
-            cells = [cell for cell in job.cells if is_due(self.store.state(cell.spec.key), retry)]
-            if cells:  # else another process has been here since the plan was made
-                live = Live(self.store, job.key, cells)
+        held = []
+        with ExitStack() as claims:
+            due = []
+            for job in jobs:
+                if not claims.enter_context(self.store.claim(job.key)):
+                    held.append(job)
+                    continue
+                cells = [c for c in job.cells if is_due(self.store.state(c.spec.key), self.settings.retry_failed)]
+                if cells:  # else another process has been here since the plan was made
+                    due.append(Job(job.key, tuple(cells)))
+            if due:
                 try:
-                    self._run(job.key, cells, live)
+                    self._run(due)
                 finally:
-                    self._leave(job.key)
-        return True
+                    for job in due:
+                        self._leave(job.key)
+        return held
+
+    def follow(self) -> None:
+        """Be one of several processes: do what the first says until it has said `dismiss`."""
+        from fairssl import world
+
+        while (jobs := world.from_first(None)) is not None:
+            self._run(jobs)
+
+    def dismiss(self) -> None:
+        """Let those that `follow` go."""
+        from fairssl import world
+
+        world.from_first(None)
 
     def _leave(self, key: str) -> None:
         """Take the work folder away once the pretraining is whole; a checkpoint of an unfinished one stays."""
         if self.store.has_pretrain(key):
             self.store.clear_work(key)
 
-    def _run(self, key: str, cells: Sequence[Cell], live: Live) -> None:
-        from fairssl.train import Diverged, Stopped
+    def _run(self, jobs: Sequence[Job]) -> None:
+        import torch
 
-        first = cells[0]
-        timings: dict[str, float] = {}
+        from fairssl import world
 
-        def stage(what: str, done: int, total: int) -> None:
-            self.log.stage(what, done, total)
-            live(what, done, total)
+        jobs = world.from_first(jobs)
+        splits = self.splits.get(jobs[0].cells[0].spec.data)
+        failed = False
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            for job, run, error in self._trained(jobs, splits):
+                if error is not None:
+                    failed |= self._ended_badly(job, error, splits)
+                else:
+                    failed |= self._judge(job, run, splits)
+        if failed and world.size() > 1:
+            raise GroupBroken(f"{name_of(jobs[0].cells[0])} failed")
 
-        splits = self.splits.get(first.spec.data)
+    def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[tuple[Job, _Run, Exception | None]]:
+        """The jobs with their trainers at their last step, or what went wrong with them."""
+        from fairssl.train import Stopped, together
+
+        prepared: list[tuple[Job, _Run, Exception | None]] = []
+        for job in jobs:
+            run = _Run(Live(self.store, job.key, job.cells) if self.leads else None, self.log)
+            fault: Exception | None = None
+            try:
+                self._prepare(job, run, splits)
+            except Exception as error:
+                fault = error
+            prepared.append((job, run, fault))
+        going = [(job, run) for job, run, fault in prepared if fault is None and run.trainer.n_steps and not run.saved]
+        for _, run in going:
+            run.packed = len(going)
+        with self.stop.training():
+            trainers = [run.trainer for _, run in going]
+            ended = together(trainers, [self._training(job, run) for job, run in going])
+        errors = {job.key: error for (job, _), error in zip(going, ended, strict=True)}
+        stopped = next((error for error in ended if isinstance(error, Stopped)), None)
+        if stopped is not None:
+            raise stopped
+        for job, run, fault in prepared:
+            if fault is None and not run.saved and not run.trainer.n_steps:
+                self._keep(job, run)
+        return [(job, run, fault or errors.get(job.key)) for job, run, fault in prepared]
+
+    def _prepare(self, job: Job, run: _Run, splits: Splits) -> None:
+        """Give the run its trainer: at the first step, or with the weights that the store has."""
+        from fairssl import world
+
+        spec = job.cells[0].spec
+        run.trainer = trainer = prepare(spec, splits, self.device, self._images(splits, spec.data.dataset))
+        saved = world.from_first(self.store.read_pretrain(job.key) if self.leads else None)
+        if saved is not None:
+            trainer.load_weights(saved[0])
+            run.saved = True
+            return
+        for name, stream in trainer.streams.items():
+            asked = spec.train.annotated_batch_size if name == "annotated" else 0
+            if stream.n_images < (asked or spec.train.batch_size):
+                self.log.note(f"the {name!r} stream has {stream.n_images} images: that is its batch, each step")
+        run.views_per_step = sum(s.batch_size for s in trainer.streams.values()) * trainer.n_views
+        if run.live is not None:
+            run.live.views_per_step = run.views_per_step
+
+    def _images(self, splits: Splits, dataset: str) -> torch.Tensor:
+        """The training images where the loop reads them; runs on the same splits share them."""
+        from fairssl.data import free_memory, place
+
+        if self._placed is None or self._placed[0] is not splits:
+            self._placed = None  # free the last ones first
+            images = place(splits.train.images, self.device)
+            if images.device.type != self.device.type:
+                gigabytes, free = images.nbytes / 1e9, free_memory(self.device) / 1e9
+                self.log.note(
+                    f"{dataset}: {gigabytes:.1f} GB of images are streamed from the host; {self.device} has {free:.1f} "
+                    "GB free, and half of that is for training"
+                )
+            self._placed = (splits, images)
+        return self._placed[1]
+
+    def _training(self, job: Job, run: _Run) -> Iterator[None]:
+        """The run's steps, and then its place in the store."""
+        cell, trainer = job.cells[0], run.trainer
+        work = self.store.work_dir(job.key) if self.leads else None
+        logger: Logger | None = None
+
+        def epoch(row: Mapping[str, float]) -> None:
+            nonlocal logger
+            if not self.leads or work is None:
+                return
+            if logger is None:  # now it is known where the training went on from
+                before, spec = trainer.history[:-1], cell.spec.model_dump(mode="json")
+                logger = open_logger(self.settings.loggers, self.store.root, work, job.key, name_of(cell), spec, before)
+            logger.epoch(row)
+
+        every = self.settings.checkpoint_seconds, self.settings.checkpoint_epochs
         try:
-            trainer = self._trained(first, splits, timings, live, stage)
-        except (StoreError, UserError, Stopped, KeyboardInterrupt):
-            raise
-        except OSError as error:
+            yield from trainer.advance(work, run.stage, self.stop, *every, epoch)
+        finally:
+            if logger is not None:
+                logger.close()
+        self._keep(job, run)
+
+    def _keep(self, job: Job, run: _Run) -> None:
+        """Write a finished pretraining into the store, and down what it cost."""
+        trainer, steps = run.trainer, run.trainer.n_steps - run.trainer.resumed_at
+        seconds = trainer.seconds / run.packed  # its share, where several had the device
+        run.timings["train_seconds"] = seconds
+        if run.packed > 1:
+            run.timings["packed"] = run.packed
+        if steps:
+            run.timings["views_per_second"] = run.views_per_step * steps / max(seconds, 1e-9)
+            run.timings["seconds_per_epoch"] = seconds / steps * trainer.steps_per_epoch
+        if steps or not trainer.n_steps:
+            run.timings.setdefault("seconds_per_epoch", 0.0)
+            run.timings["steps_per_epoch"] = trainer.steps_per_epoch if trainer.n_steps else 0
+        if self.leads:
+            content = {"pretrain_key": job.key, "spec": job.cells[0].spec.model_dump(mode="json")}
+            self.store.write_pretrain(job.key, content, trainer.parameters_and_buffers(), trainer.history)
+
+    def _ended_badly(self, job: Job, error: Exception, splits: Splits) -> bool:
+        """Records for the cells of a pretraining that did not end well; whether it failed, and did not just diverge."""
+        from fairssl.train import Diverged
+
+        if isinstance(error, UserError):  # a StoreError is one
+            raise error
+        if isinstance(error, OSError):
             raise StoreError(self.store.root, error) from error
-        except Diverged as error:
-            self._all_ended(cells, "diverged", str(error), splits)
-            return
-        except Exception:  # the one broad catch: whatever a cell dies of belongs in its record
-            self._all_ended(cells, "failed", traceback.format_exc(), splits)
-            return
+        if isinstance(error, Diverged):
+            self._all_ended(job.cells, "diverged", str(error), splits)
+            return False
+        text = "".join(traceback.format_exception(error))
+        if not self.leads:
+            print(text, file=sys.stderr)
+        self._all_ended(job.cells, "failed", text, splits)
+        return True
+
+    def _judge(self, job: Job, run: _Run, splits: Splits) -> bool:
+        """A record for every cell of a finished pretraining; whether one failed."""
         embedded: Embedded | None = None
         embedded_on: object = None
-        for cell in cells:
+        failed = False
+        for cell in job.cells:
             started = time.perf_counter()
             try:
                 splits = self.splits.get(cell.spec.data)
                 for note in splits.notes:
                     self.log.note(f"{cell.spec.data.dataset}: {note}")
                 if embedded is None or embedded_on != cell.spec.data:
-                    embedded, embedded_on = Embedded(trainer, splits, stage), cell.spec.data
+                    embedded, embedded_on = Embedded(run.trainer, splits, run.stage), cell.spec.data
+                if not self.leads:
+                    continue
                 found = embedded.evaluate(cell.spec)
             except (StoreError, UserError, KeyboardInterrupt):
                 raise
-            except Exception:
+            except Exception:  # whatever a cell dies of belongs in its record
                 self._all_ended([cell], "failed", traceback.format_exc(), splits)
+                failed = True
                 continue
-            spent = {**timings, "evaluate_seconds": time.perf_counter() - started}
-            timings = {}  # only the cell that paid for the training says what it cost
+            spent = {**run.timings, "evaluate_seconds": time.perf_counter() - started}
+            run.timings = {}  # only the cell that paid for the training says what it cost
             record, predictions = _result(cell, found, splits, self.device, spent)
             self.log.done(cell, self.store.write_result(record, predictions))
-
-    def _trained(self, cell: Cell, splits: Splits, timings: dict[str, float], live: Live, stage: Progress) -> Trainer:
-        """The trainer at its last step: from the store, or trained on from its newest checkpoint."""
-        import torch
-
-        key, store = cell.spec.pretrain_key, self.store
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            trainer = prepare(cell.spec, splits, self.device)
-            saved = store.read_pretrain(key)
-            if saved is not None:
-                trainer.load_weights(saved[0])
-                return trainer
-            for name, stream in trainer.streams.items():
-                asked = cell.spec.train.annotated_batch_size if name == "annotated" else 0
-                if stream.n_images < (asked or cell.spec.train.batch_size):
-                    self.log.note(f"the {name!r} stream has {stream.n_images} images: that is its batch, each step")
-            live.views_per_step = sum(s.batch_size for s in trainer.streams.values()) * trainer.n_views
-            work, spec = store.work_dir(key), cell.spec.model_dump(mode="json")
-            logger: Logger | None = None
-
-            def epoch(row: Mapping[str, float]) -> None:
-                nonlocal logger
-                if logger is None:  # now it is known where the training went on from
-                    before, names = trainer.history[:-1], self.settings.loggers
-                    logger = open_logger(names, store.root, work, key, name_of(cell), spec, before)
-                logger.epoch(row)
-
-            every = self.settings.checkpoint_seconds, self.settings.checkpoint_epochs
-            try:
-                with self.stop.training():
-                    seconds = trainer.run(work, stage, self.stop, *every, epoch)
-            finally:
-                if logger is not None:
-                    logger.close()
-        steps = trainer.n_steps - trainer.resumed_at
-        timings["train_seconds"] = seconds
-        if steps:
-            timings["views_per_second"] = live.views_per_step * steps / max(seconds, 1e-9)
-            timings["seconds_per_epoch"] = seconds / steps * trainer.steps_per_epoch
-        if steps or not trainer.n_steps:
-            timings.setdefault("seconds_per_epoch", 0.0)
-            timings["steps_per_epoch"] = trainer.steps_per_epoch if trainer.n_steps else 0
-        store.write_pretrain(
-            key, {"pretrain_key": key, "spec": spec}, trainer.parameters_and_buffers(), trainer.history
-        )
-        return trainer
+        return failed
 
     def _all_ended(self, cells: Sequence[Cell], state: State, error: str, splits: Splits) -> None:
-        for cell in cells:
+        for cell in cells if self.leads else ():
             record = Record(**_frame(cell, self.device, splits), state=state, error=error)
             self.log.done(cell, self.store.write_result(record))
+
+
+class _Run:
+    """A pretraining in a worker's hands."""
+
+    trainer: Trainer
+
+    def __init__(self, live: Live | None, log: Log) -> None:
+        self.live, self.log = live, log
+        self.saved = False  # the store has it already
+        self.packed = 1  # how many train on the device at the same time
+        self.views_per_step = 0
+        self.timings: dict[str, float] = {}
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        self.log.stage(what, done, total)
+        if self.live is not None:
+            self.live(what, done, total)
 
 
 def write_lost(job: Job, store: RunStore, error: str, log: Log) -> None:

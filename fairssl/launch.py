@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import signal
 import socket
@@ -18,19 +19,21 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fairssl.job import Job, Log, Settings, Stop, Worker, write_lost
+from fairssl import registry
+from fairssl.job import GroupBroken, Job, Log, Settings, Stop, Worker, write_lost
 from fairssl.loggers import need
 from fairssl.pipeline import Cell, Plan, SplitsCache
 from fairssl.store import Predictions, Record, RunStore
 from fairssl.types import UserError
 from fairssl.watch import Survey, is_due, name_of
 
+SECONDS_TO_FOLLOW = 15.0  # that the other processes of a run have to end when its first has
 POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
 DEATHS = 2  # a job whose worker died that often is given up
 
@@ -46,6 +49,37 @@ def jobs_of(found: Survey) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.key not in found.to_train, -length(job)))
 
 
+FULL = 4 * 1024 * 1024  # pixels of the views of a step that fill a large GPU: 1,024 views of 64 px
+MOST = 8  # runs in a pack; unasked
+
+
+def packs_of(jobs: Sequence[Job], settings: Settings, n_devices: int) -> list[tuple[Job, ...]]:
+    """The jobs in packs that train together on one device: seeds of one cell, which share its images and its shapes.
+
+    With `settings.pack` 0, alone on a CPU and on a GPU as many as fill it, unless that would leave another GPU idle.
+    """
+    alike: dict[str, list[Job]] = {}
+    for job in jobs:
+        spec = job.cells[0].spec
+        alike.setdefault(spec.model_copy(update={"seed": 0}).pretrain_key, []).append(job)
+    packs = []
+    for group in alike.values():
+        n = settings.pack or _filling(group[0], settings.device, math.ceil(len(jobs) / n_devices))
+        packs += [tuple(group[i : i + n]) for i in range(0, len(group), n)]
+    return packs
+
+
+def _filling(job: Job, device: str, at_most: int) -> int:
+    if not device.startswith("cuda"):
+        return 1
+    spec = job.cells[0].spec
+    parts = [registry.objectives.get(spec.method.objective.name)]
+    parts += [registry.heads.get(head.name) for head in spec.method.heads]
+    n_views = max(part.n_views for part in parts) * len(spec.method.streams)
+    pixels = spec.train.batch_size * n_views * spec.data.image_size**2
+    return max(1, min(MOST, at_most, FULL // pixels))
+
+
 def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
     """Read every dataset once: a mistake in the last one is told before the first hour of training."""
     splits = SplitsCache(plan.roots, log.stage)
@@ -54,17 +88,17 @@ def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
 
 
 def run_here(jobs: Sequence[Job], store: RunStore, settings: Settings, log: Log, stop: Stop, wait: bool = True) -> None:
-    """Do the jobs in this process, one by one. Without `wait`, leave those that others are at to them."""
+    """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them."""
     worker = Worker(store, settings, log, stop)
     left, finished = list(jobs), 0
     while left:
         held = []
-        for job in left:
-            log.overall(f"{name_of(job.cells[0])} ({finished + 1} of {len(jobs)})", finished, len(jobs))
-            if worker.run(job):
-                finished += 1
-            else:
-                held.append(job)
+        for pack in packs_of(left, settings, 1):
+            what = f"{name_of(pack[0].cells[0])}{f' and {len(pack) - 1} more seeds' if len(pack) > 1 else ''}"
+            log.overall(f"{what} ({finished + 1} of {len(jobs)})", finished, len(jobs))
+            busy = worker.run(pack)
+            finished += len(pack) - len(busy)
+            held += busy
         if len(held) == len(left):
             if not wait:
                 return
@@ -78,71 +112,122 @@ def run_here(jobs: Sequence[Job], store: RunStore, settings: Settings, log: Log,
 
 @dataclass
 class _Process:
-    """A worker process as its parent sees it."""
+    """A worker as its parent sees it: a process, or the first of several that train each run together."""
 
-    device: str
+    devices: tuple[str, ...]
     process: subprocess.Popen[bytes]
     pipe: Connection
-    job: Job | None = None
-    part: float = 0.0  # of its job
+    others: list[subprocess.Popen[bytes]]
+    pack: tuple[Job, ...] = ()
+    part: float = 0.0  # of its pack
+    incomplete_since: float | None = None  # when one of the others was first seen dead
+
+    def wait(self) -> int:
+        """Wait for all of them to end; how the first did. Without it the others have nothing left to do."""
+        code = self.process.wait()
+        for other in self.others:
+            try:
+                other.wait(SECONDS_TO_FOLLOW)
+            except subprocess.TimeoutExpired:  # in a message that nobody will answer
+                other.kill()
+                other.wait()
+        return code
+
+    def kill(self) -> None:
+        for one in (self.process, *self.others):
+            one.kill()
 
 
 def run_workers(
-    jobs: Sequence[Job], store: RunStore, devices: Sequence[str], settings: Settings, log: Log, stop: Stop
+    jobs: Sequence[Job],
+    store: RunStore,
+    workers: Sequence[tuple[str, ...]],
+    settings: Settings,
+    log: Log,
+    stop: Stop,
 ) -> None:
-    """Do the jobs in one process per entry of `devices`.
+    """Do the jobs in one worker per entry of `workers`, each a process on its device, or a process on each of its devices.
 
-    A worker that dies stops no other: its job is tried once more, from its checkpoint, and then recorded as failed.
+    A worker that dies stops no other: its jobs are tried once more, from their checkpoints, and then recorded as failed.
     Workers end when this process does, however it ends.
     """
-    crew = _Crew(list(jobs), store, devices, settings, log)
+    crew = _Crew(list(jobs), store, workers, settings, log)
     try:
         crew.work()
     except BaseException:
         crew.dismiss()
         raise
+    finally:
+        crew.meetings.cleanup()
 
 
 class _Crew:
-    def __init__(self, jobs: list[Job], store: RunStore, devices: Sequence[str], settings: Settings, log: Log) -> None:
-        self.queue, self.n_jobs, self.finished = deque(jobs), len(jobs), 0
+    def __init__(
+        self, jobs: list[Job], store: RunStore, workers: Sequence[tuple[str, ...]], settings: Settings, log: Log
+    ) -> None:
+        self.queue = deque(packs_of(jobs, replace(settings, device=workers[0][0]), len(workers)))
+        self.n_jobs, self.finished = len(jobs), 0
         self.store, self.settings, self.log = store, settings, log
         asked = os.environ.get("OMP_NUM_THREADS", "")
-        self.threads = int(asked) if asked.isdecimal() else max(1, (os.cpu_count() or 1) // len(devices))
-        self.free_devices = deque(devices)
+        n_processes = sum(map(len, workers))
+        self.threads = int(asked) if asked.isdecimal() else max(1, (os.cpu_count() or 1) // n_processes)
+        self.free_devices = deque(workers)
         self.processes: list[_Process] = []
         self.deaths: Counter[str] = Counter()
         self.not_before: dict[str, float] = {}  # of jobs that another command holds
+        self.n_started = 0
+        self.meetings = tempfile.TemporaryDirectory(prefix="fairssl-")
 
     def work(self) -> None:
-        while self.queue or any(one.job for one in self.processes):
+        while self.queue or any(one.pack for one in self.processes):
             self._assign()
             pipes = {one.pipe: one for one in self.processes}
             for pipe in wait(list(pipes), timeout=POLL_SECONDS):
                 self._hear(pipes[pipe])  # type: ignore[index]
+            for one in self.processes:
+                self._watch(one)
         for one in self.processes:
             one.pipe.close()  # that is its sign to go
-            one.process.wait()
+            one.wait()
+
+    def _watch(self, one: _Process) -> None:
+        """Kill a worker of which a process has died: the rest of them would wait for ever. The first may have something to
+        say about it before that."""
+        if one.pack and any(other.poll() is not None for other in one.others):
+            one.incomplete_since = one.incomplete_since or time.monotonic()
+            if time.monotonic() - one.incomplete_since > SECONDS_TO_FOLLOW:
+                one.kill()
 
     def _assign(self) -> None:
-        """Give every idle worker a job, and start one more where a device is free."""
+        """Give every idle worker a pack, and start one more where a device is free."""
         now = time.monotonic()
         for _ in range(len(self.queue)):
-            job = self.queue.popleft()
-            idle = next((one for one in self.processes if one.job is None), None)
-            if self.not_before.get(job.key, 0) > now:
-                self.queue.append(job)
+            pack = self.queue.popleft()
+            idle = next((one for one in self.processes if not one.pack), None)
+            if any(self.not_before.get(job.key, 0) > now for job in pack):
+                self.queue.append(pack)
                 continue
             if idle is None and self.free_devices:
                 idle = self._start(self.free_devices.popleft())
             if idle is None:
-                self.queue.appendleft(job)
+                self.queue.appendleft(pack)
                 return
-            idle.job, idle.part = job, 0.0
+            idle.pack, idle.part = pack, 0.0
             with suppress(OSError):  # it has just died; the pipe's end will say so
-                idle.pipe.send(job)
+                idle.pipe.send(pack)
 
-    def _start(self, device: str) -> _Process:
+    def _start(self, devices: tuple[str, ...]) -> _Process:
+        self.n_started += 1
+        meeting = f"file://{self.meetings.name}/{self.n_started}"
+        started = [self._launch(device, (len(devices), i, meeting)) for i, device in enumerate(devices)]
+        (process, pipe), *others = started
+        for _, other in others:
+            other.close()
+        one = _Process(devices, process, pipe, [other for other, _ in others])
+        self.processes.append(one)
+        return one
+
+    def _launch(self, device: str, place: tuple[int, int, str]) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = socket.socketpair()
         threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         # Keeping freed memory spares a step its page faults, a seventh of a small training's time; glibc reads this at start.
@@ -157,11 +242,10 @@ class _Crew:
             stdout=2,  # this command's stdout is for its table
         )
         theirs.close()
-        one = _Process(device, process, Connection(ours.detach()))
+        pipe = Connection(ours.detach())
         with suppress(OSError):
-            one.pipe.send((self.store.root, replace(self.settings, device=device), self.threads, os.getpid()))
-        self.processes.append(one)
-        return one
+            pipe.send((self.store.root, replace(self.settings, device=device), self.threads, os.getpid(), place))
+        return process, pipe
 
     def _hear(self, one: _Process) -> None:
         try:
@@ -176,58 +260,69 @@ class _Crew:
         elif kind == "note":
             self.log.note(rest[0])
         elif kind == "cell":
-            assert one.job is not None
-            self.log.done(next(cell for cell in one.job.cells if cell.spec.key == rest[0].key), rest[0])
-        elif kind == "end":
-            assert one.job is not None
-            if rest[0]:
-                self.finished += 1
-            else:
-                self.not_before[one.job.key] = time.monotonic() + POLL_SECONDS
-                self.queue.append(one.job)
-            one.job = None
+            cells = (cell for job in one.pack for cell in job.cells)
+            self.log.done(next(cell for cell in cells if cell.spec.key == rest[0].key), rest[0])
+        elif kind in ("end", "broken"):
+            held = tuple(job for job in one.pack if job.key in rest[0])
+            self.finished += len(one.pack) - len(held)
+            if held:
+                self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in held})
+                self.queue.append(held)
+            one.pack = ()
+            if kind == "broken":  # they cannot go on together
+                self._retire(one)
             self._show("", 0, 0)
         else:
             raise rest[0]
 
     def _show(self, what: str, done: int, total: int) -> None:
-        busy = [one for one in self.processes if one.job]
+        busy = [one for one in self.processes if one.pack]
         names = f"{len(busy)} workers, {self.finished} of {self.n_jobs} pretrainings done"
-        self.log.overall(names, self.finished + sum(one.part for one in busy), self.n_jobs)
+        self.log.overall(names, self.finished + sum(one.part * len(one.pack) for one in busy), self.n_jobs)
         if len(self.processes) == 1 and what:
             self.log.stage(what, done, total)
 
-    def _bury(self, one: _Process) -> None:
-        """A worker is dead. Its job goes back into the queue, or is given up."""
-        code = one.process.wait()
+    def _retire(self, one: _Process) -> int:
+        """End a worker and free its devices; how its process ended."""
         self.processes.remove(one)
         one.pipe.close()
+        code = one.process.wait()
+        one.kill()
+        one.wait()
+        self.free_devices.append(one.devices)
+        return code
+
+    def _bury(self, one: _Process) -> None:
+        """A worker is dead. Its jobs go back into the queue, each alone, or are given up."""
+        code = self._retire(one)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        if one.job is None:
+        if not one.pack:
             raise RuntimeError(f"a worker process could not start ({how}); what it said is above")
-        job = one.job
-        self.deaths[job.key] += 1
-        self.free_devices.append(one.device)
-        what = f"the worker process of {name_of(job.cells[0])} died ({how}{'; out of memory?' if code == -9 else ''})"
-        if self.deaths[job.key] < DEATHS:
-            self.log.note(f"{what}; another one goes on from its checkpoint")
-            self.queue.appendleft(job)
-            return
-        self.log.note(f"{what} again; given up")
-        write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
-        self.finished += 1
+        for job in reversed(one.pack):
+            self.deaths[job.key] += 1
+            what = (
+                f"the worker process of {name_of(job.cells[0])} died ({how}{'; out of memory?' if code == -9 else ''})"
+            )
+            if self.deaths[job.key] < DEATHS:
+                self.log.note(f"{what}; another one goes on from its checkpoint")
+                self.queue.appendleft((job,))
+                continue
+            self.log.note(f"{what} again; given up")
+            write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
+            self.finished += 1
 
     def dismiss(self) -> None:
         """Ask all to leave a checkpoint and go, and wait for it; a second Ctrl-C, or an error, kills them."""
         for one in self.processes:
-            one.process.terminate()
+            for process in (one.process, *one.others):
+                process.terminate()
         try:
             for one in self.processes:
-                one.process.wait()
+                one.wait()
         finally:
             for one in self.processes:
-                one.process.kill()
-                one.process.wait()
+                one.kill()
+                one.wait()
                 one.pipe.close()
 
 
@@ -267,30 +362,55 @@ def serve(fd: int) -> None:
     with stop.listening():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks by SIGTERM
         try:
-            root, settings, threads, parent = pipe.recv()
+            root, settings, threads, parent, (n, number, meeting) = pipe.recv()
             _die_with(parent)
-            _serve(pipe, root, settings, threads, stop)
+            from fairssl import world
+
+            with world.joined(settings.device, n, number, meeting) if n > 1 else nullcontext():
+                _serve(pipe if number == 0 else None, root, settings, threads, stop)
         except (EOFError, KeyboardInterrupt):
             pass
     os._exit(stop.exit_code if stop() else 0)  # no exit handler may keep a worker whose parent is gone
 
 
-def _serve(pipe: Connection, root: Path, settings: Settings, threads: int, stop: Stop) -> None:
+def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int, stop: Stop) -> None:
+    """Work through what comes from the pipe; without one, follow the first of several processes."""
     import torch
 
     from fairssl.train import Stopped
 
     torch.set_num_threads(threads)
-    log = _ToParent(pipe, stop)
+    with suppress(Stopped, GroupBroken):
+        if pipe is None:
+            follow(settings, root, stop)
+            return
+        log = _ToParent(pipe, stop)
+        try:
+            worker = Worker(RunStore(root), settings, log, stop)
+            while not stop():
+                try:
+                    pack = pipe.recv()
+                except EOFError:
+                    break
+                held: list[Job] = []
+                try:
+                    held = worker.run(pack)
+                except GroupBroken:
+                    log.send("broken", [])
+                    raise
+                log.send("end", [job.key for job in held])
+            worker.dismiss()
+        except (UserError, OSError) as error:
+            log.send("error", error)
+
+
+def follow(settings: Settings, root: Path, stop: Stop) -> None:
+    """Be one of several processes that train each run together, until the first lets go."""
     try:
-        worker = Worker(RunStore(root), settings, log, stop)
-        while not stop():
-            job = pipe.recv()
-            log.send("end", worker.run(job))
-    except (UserError, OSError) as error:
-        log.send("error", error)
-    except Stopped:
-        pass
+        Worker(RunStore(root), settings, Silent(), stop).follow()
+    except RuntimeError:  # the first is gone, and a message to it fails
+        if not stop():
+            raise
 
 
 def _die_with(parent: int) -> None:
@@ -442,12 +562,12 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
-                return "done" if Worker(RunStore(root), settings, Silent(), stop).run(job) else "held"
+                return "held" if Worker(RunStore(root), settings, Silent(), stop).run([job]) else "done"
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.prepare()
                 _put(store.pretrain_dir(job.key), pretrained)
-                Worker(store, settings, Silent(), stop).run(job)
+                Worker(store, settings, Silent(), stop).run([job])
                 results = {cell.spec.key: _packed(store, "results", cell.spec.key) for cell in job.cells}
                 return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
         except Stopped as error:

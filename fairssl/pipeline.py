@@ -375,12 +375,14 @@ def check_splits(data: DataSpec, splits: Splits) -> None:
         )
 
 
-def prepare(spec: RunSpec, splits: Splits, device: torch.device) -> Trainer:
-    """The trainer of a spec at its first step: encoder, parts, optimisers, all from the spec's seed."""
+def prepare(spec: RunSpec, splits: Splits, device: torch.device, images: torch.Tensor | None = None) -> Trainer:
+    """The trainer of a spec at its first step: encoder, parts, optimisers, all from the spec's seed. `images`: the
+    training images as `place` has put them, if they are to be shared."""
     from fairssl.data import to_device
     from fairssl.train import Trainer
 
-    return Trainer(spec, to_device(splits.train, annotated_rows(spec, splits).numpy(), device), len(splits.groups))
+    data = to_device(splits.train, annotated_rows(spec, splits).numpy(), device, images)
+    return Trainer(spec, data, len(splits.groups))
 
 
 def annotated_rows(spec: RunSpec, splits: Splits) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairssl import world
 from fairssl.data import normalise
 from fairssl.spec import ProbeConfig, derive_seed
 from fairssl.types import Progress, Split, silent
@@ -28,15 +29,19 @@ def embed(
     batch_size: int = 256,
     progress: Progress = silent,
 ) -> Tensor:
-    """(N, F) float32 representation of every image, in order: evaluation mode, no augmentation, float32 throughout."""
+    """(N, F) float32 representation of every image, in order: evaluation mode, no augmentation, float32 throughout.
+
+    Of several processes each embeds its rows, every image once, and all get the whole.
+    """
     encoder.eval()
-    rows = []
-    for start in range(0, len(split), batch_size):
-        images = torch.from_numpy(np.array(split.images[start : start + batch_size])).to(device)
+    mine, rows = world.rows(len(split)), []
+    for start in range(mine.start, mine.stop, batch_size):
+        stop = min(start + batch_size, mine.stop)
+        images = torch.from_numpy(np.array(split.images[start:stop])).to(device)
         x = normalise(images).contiguous(memory_format=torch.channels_last)
         rows.append(represent(encoder(x)).float())
-        progress("embed", min(start + batch_size, len(split)), len(split))
-    return torch.cat(rows).clone()
+        progress("embed", stop - mine.start, mine.stop - mine.start)
+    return world.gather_with_grad(torch.cat(rows), len(split)).clone()
 
 
 class Standardise:

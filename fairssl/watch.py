@@ -8,6 +8,7 @@ Both are for people: no key and no table depends on them, and removing them lose
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -97,20 +98,23 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def time_steps(cell: Cell, splits: Splits, device: torch.device, n_steps: int = 5) -> Pace:
-    """The pace of a cell's training from a few real steps on its data, after two to warm up; nothing is kept."""
+    """The pace of a cell's training from a few real steps on its data, after some to warm up; nothing is kept."""
     import torch
 
     from fairssl.pipeline import prepare
+    from fairssl.train import WARM_UP
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         trainer = prepare(cell.spec, splits, device)
         if not trainer.n_steps:
             return Pace(0.0, 0)
-        for step in range(n_steps + 2):
-            if step == 2:
-                started = _now(device)
-            trainer.step({name: s.steps(step, 1)[0].to(device) for name, s in trainer.streams.items()})
-        seconds = (_now(device) - started) / n_steps
+        steps = trainer.advance()
+        warm = min(WARM_UP + 1, trainer.n_steps - 1)  # the capture among them
+        for _ in itertools.islice(steps, warm):
+            pass
+        started = _now(device)
+        taken = sum(1 for _ in itertools.islice(steps, n_steps))
+        seconds = (_now(device) - started) / taken
     return Pace(seconds * trainer.steps_per_epoch, trainer.steps_per_epoch)
 
 

@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -47,7 +48,8 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number)
+    # The first judges a run while the others wait; that takes as long as it takes, and a death is told by the launcher.
+    dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number, timeout=timedelta(days=7))
     try:
         yield
     finally:

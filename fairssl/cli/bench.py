@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,10 @@ def bench(
         "--workers",
         help="Processes at once. Default: one per GPU; on a CPU one per core if it pays; Ray: cores, Slurm: 8.",
     ),
+    pack: str = typer.Option(
+        "auto", "--pack", help="Seeds of a cell that share a device: a number, or auto, as many as fill a GPU."
+    ),
+    devices: int = typer.Option(1, "--devices", help="GPUs, or CPU processes, that train each run together."),
     num_gpus: float | None = typer.Option(None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any."),
     submit: list[str] = typer.Option(
         [], "--submit", help="A parameter of submitit for Slurm, as timeout_min=600 or slurm_partition=gpu. Repeat it."
@@ -89,17 +94,87 @@ def bench(
     if str(out) == "." and not out.name:
         raise UserError("--out is empty or the current folder itself; name a folder for the runs, as --out runs")
     settings = _checked_settings(device, retry_failed, checkpoint_minutes, checkpoint_epochs, _split("--log", log))
-    spread = _Spread(executor, workers, num_gpus, _parameters(submit))
-    with _progress.bars() as bars:
-        plan = resolve_all(_requests(request, grid), allow_absent=dry_run or estimate, progress=bars.stage)
+    spread = _Spread(executor, workers, num_gpus, devices, _parameters(submit))
+    settings = replace(settings, pack=_pack(pack, spread))
     store = RunStore(out)
-    if dry_run or estimate:
-        _print_plan(plan, store, settings, spread, estimate, as_json)
-        return
-    _run(plan, store, settings, spread)
-    failed = _print_table(plan, store, out, as_json)
+    with _under_torchrun(settings, spread, store) as ours:
+        if ours is None:
+            return
+        settings = ours
+        with _or_let_go(), _progress.bars() as bars:
+            plan = resolve_all(_requests(request, grid), allow_absent=dry_run or estimate, progress=bars.stage)
+        if dry_run or estimate:
+            _print_plan(plan, store, settings, spread, estimate, as_json)
+            return
+        _run(plan, store, settings, spread)
+        failed = _print_table(plan, store, out, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+def _pack(text: str, spread: _Spread) -> int:
+    """`--pack` as a number, 0 for auto."""
+    if text == "auto":
+        return 0 if spread.executor != "ray" and spread.n_devices == 1 else 1
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"--pack {text!r}: a number of seeds, at least 1, or auto")
+    if int(text) > 1 and spread.executor == "ray":
+        raise UserError(f"--pack {text} is not for --executor ray; tasks share a GPU by --num-gpus {1 / int(text):g}")
+    if int(text) > 1 and spread.n_devices > 1:
+        raise UserError(
+            f"--pack {text} --devices {spread.n_devices}: seeds share a device, or devices share a run; not both"
+        )
+    return int(text)
+
+
+@contextmanager
+def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Iterator[Settings | None]:
+    """The settings, with this process's device where torchrun started it; None where another does what the command says
+    and this one has, in here, done its part."""
+    from fairssl import world
+
+    place = world.from_torchrun()
+    if place is None:
+        yield settings
+        return
+    if spread.executor != "local" or spread.workers is not None or spread.n_devices > 1:
+        raise UserError("torchrun starts the processes: leave --executor, --workers and --devices out")
+    from fairssl.job import GroupBroken, Stop
+    from fairssl.launch import follow
+    from fairssl.train import Stopped
+
+    n, number, local = place
+    kind = spread.workers_on(settings.device)[0][0].partition(":")[0]
+    settings = replace(settings, device=f"cuda:{local}" if kind == "cuda" else kind)
+    with world.joined(settings.device, n, number):
+        try:
+            if number == 0:
+                yield settings
+                world.from_first(None)
+                return
+            stop = Stop()
+            with stop.listening():
+                told: Settings | None = world.from_first(None)
+                if told is not None:
+                    follow(replace(told, device=settings.device), store.root, stop)
+            yield None
+        except GroupBroken as error:
+            print(f"fairssl: {error}; the same command goes on with the rest", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except Stopped as error:
+            raise typer.Exit(stop.exit_code) from error
+
+
+@contextmanager
+def _or_let_go() -> Iterator[None]:
+    """A mistake of the user's in the block also lets those go that torchrun started beside this process."""
+    from fairssl import world
+
+    try:
+        yield
+    except UserError:
+        world.from_first(None)
+        raise
 
 
 def _requests(request: Request, grid: str | None) -> list[Request]:
@@ -127,6 +202,7 @@ class _Spread:
     executor: str
     workers: int | None
     num_gpus: float | None
+    n_devices: int  # of each worker
     submit: dict[str, Any]
 
     def __post_init__(self) -> None:
@@ -138,15 +214,28 @@ class _Spread:
             raise UserError("--num-gpus is for --executor ray")
         if self.num_gpus is not None and self.num_gpus < 0:
             raise UserError(f"--num-gpus {self.num_gpus}: must be at least 0")
+        if self.n_devices < 1:
+            raise UserError(f"--devices {self.n_devices}: must be at least 1")
+        if self.n_devices > 1 and self.executor != "local":
+            raise UserError(
+                f"--devices {self.n_devices} is for --executor local; elsewhere start the command by torchrun"
+            )
         if self.submit and self.executor != "slurm":
             raise UserError("--submit is for --executor slurm")
 
-    def devices(self, device: str) -> list[str]:
-        """A device per local worker process; one alone, and no --workers, is this process."""
+    def workers_on(self, device: str) -> list[tuple[str, ...]]:
+        """The devices of each local worker; one worker on one device, and no --workers, is this process."""
         import torch
 
+        n = self.n_devices
         n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-        base = [f"cuda:{i}" for i in range(n_gpus)] or ["cpu" if device == "auto" else device]
+        gpus = [f"cuda:{i}" for i in range(n_gpus)]
+        if gpus and len(gpus) < n:
+            raise UserError(f"--devices {n}: there are {len(gpus)} GPUs here; at most that many, or --device cpu")
+        if n > 1 and ":" in device:
+            raise UserError(f"--devices {n} --device {device}: that is one device; leave --device out, or write cuda")
+        base = [tuple(gpus[i : i + n]) for i in range(0, len(gpus) - n + 1, n)]
+        base = base or [("cpu" if device == "auto" else device,) * n]
         return [base[i % len(base)] for i in range(self.workers or len(base))]
 
     def settled(self, device: str, plan: Plan) -> _Spread:
@@ -155,17 +244,17 @@ class _Spread:
         The whole plan decides, not what is left of it: the number of threads is in the last bits of a result, and a
         command that goes on must end as if it had never stopped.
         """
-        if self.workers is not None or self.executor != "local" or self.devices(device)[0] != "cpu":
+        if self.workers is not None or self.executor != "local" or self.workers_on(device)[0][0] != "cpu":
             return self
         firsts = [cells[0].spec for cells in plan.pretrainings().values()]
-        n = min(len(firsts), os.cpu_count() or 1, MAX_WORKERS)
+        n = min(len(firsts), (os.cpu_count() or 1) // self.n_devices, MAX_WORKERS)
         long = sum(spec.train.epochs for spec in firsts) >= LONG_EPOCHS
         return replace(self, workers=n) if long and n > 1 else self
 
     def at_once(self, device: str) -> int:
         """How many pretrainings go on at once, as far as this process can tell."""
         if self.executor == "local":
-            return len(self.devices(device))
+            return len(self.workers_on(device))
         return self.workers or (os.cpu_count() or 1 if self.executor == "ray" else 8)
 
 
@@ -195,13 +284,14 @@ def _parameters(assignments: list[str]) -> dict[str, Any]:
 
 
 def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> None:
+    from fairssl import world
     from fairssl.job import Stop
     from fairssl.launch import check_data, jobs_of
     from fairssl.pipeline import pick_device
     from fairssl.watch import survey, write_plan
 
     if spread.executor == "local":
-        for name in dict.fromkeys(spread.devices(settings.device)):
+        for name in dict.fromkeys(name for names in spread.workers_on(settings.device) for name in names):
             pick_device(name)
     jobs = jobs_of(survey(plan, store, settings.retry_failed))
     if not jobs:
@@ -209,14 +299,17 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
         return
     from fairssl.train import Stopped
 
-    spread = spread.settled(settings.device, plan)
     settings = replace(settings, roots=plan.roots)
+    if world.size() == 1:
+        spread = spread.settled(settings.device, plan)
     stop = Stop()
     with stop.listening(), _progress.bars() as bars:
         try:
-            check_data(plan, jobs, bars)  # before anything is written
-            store.prepare()
-            write_plan(plan, store)
+            with _or_let_go():
+                check_data(plan, jobs, bars)  # before anything is written
+                store.prepare()
+                write_plan(plan, store)
+            world.from_first(settings)
             _spread_out(jobs, store, settings, spread, bars, stop)
         except (Stopped, KeyboardInterrupt) as error:
             print(f"fairssl: {str(error) or 'stopped'}; the same command goes on from here", file=sys.stderr)
@@ -226,18 +319,18 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
 def _spread_out(jobs: list[Job], store: RunStore, settings: Settings, spread: _Spread, log: Log, stop: Stop) -> None:
     from fairssl.launch import run_here, run_ray, run_slurm, run_workers
 
-    at_once = spread.at_once(settings.device)
+    at_once, workers = spread.at_once(settings.device), spread.workers_on(settings.device)
     if spread.executor == "ray":
         gpus = spread.num_gpus
         if gpus is None:
-            gpus = 1.0 if spread.devices(settings.device)[0].startswith("cuda") else 0.0
+            gpus = 1.0 if workers[0][0].startswith("cuda") else 0.0
         run_ray(jobs, store, settings, log, stop, at_once, gpus)
     elif spread.executor == "slurm":
         run_slurm(jobs, store, settings, log, at_once, spread.submit)
-    elif at_once == 1 and spread.workers is None:
-        run_here(jobs, store, replace(settings, device=spread.devices(settings.device)[0]), log, stop)
+    elif at_once == 1 and spread.workers is None and spread.n_devices == 1:
+        run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop)
     else:
-        run_workers(jobs, store, spread.devices(settings.device), settings, log, stop)
+        run_workers(jobs, store, workers, settings, log, stop)
 
 
 def _print_table(plan: Plan, store: RunStore, out: Path, as_json: bool) -> int:
