@@ -1,0 +1,157 @@
+"""The scripts of benchmarks/perf at their smallest: each writes what it promises, and its ratios follow from its parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PERF = Path(__file__).parent.parent / "benchmarks" / "perf"
+SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=8")
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`measured(script, *flags)`: run a script in this process; its JSON, once that agrees with what it prints."""
+
+    def run(script: str, *flags: str) -> dict[str, Any]:
+        path = tmp_path / "found.json"
+        monkeypatch.syspath_prepend(str(PERF))
+        monkeypatch.setattr(sys, "argv", [script, "--json", str(path), *flags])
+        runpy.run_path(str(PERF / f"{script}.py"), run_name="__main__")
+        found: dict[str, Any] = json.loads(path.read_text())
+        assert found["benchmark"] == script
+        assert {"fairssl", "torch", "torchvision", "timm", "python"} <= set(found["versions"])
+        assert found["hardware"]["cpus"] >= 1 and found["hardware"]["memory_gb"] > 0
+        printed = capsys.readouterr().out
+        assert found["versions"]["torch"] in printed
+        for row in found["rows"]:
+            assert str(next(iter(row.values()))) in printed
+        assert not list(tmp_path.glob(".*.partial"))
+        return found
+
+    return run
+
+
+def positive(spread: dict[str, Any]) -> bool:
+    """Whether it is a median within its range, of times or speeds above 0."""
+    values = spread["all"]
+    return 0 < spread["low"] == min(values) <= spread["median"] <= spread["high"] == max(values)
+
+
+def test_metrics_times_every_metric_and_every_noise_floor(measured: Any) -> None:
+    from fairssl import scoring
+
+    found = measured("metrics", "--n", "200", "--replicates", "3", "--permutations", "2", "--repeats", "2")
+    assert [(row["what"], row["groups"]) for row in found["rows"]] == [
+        ("bootstrap", 2), ("noise floor", 2), ("bootstrap", 4), ("noise floor", 4),
+    ]  # fmt: skip
+    assert found["config"]["n"] == 200
+    for row in found["rows"]:
+        assert positive(row["seconds"]) and positive(row["cpu_seconds"])
+        assert len(row["seconds"]["all"]) == 2
+    assert found["rows"][0]["metrics"] == len(scoring.columns()) > found["rows"][1]["metrics"] > 0
+
+
+def test_data_counts_the_images_and_opens_their_pack_faster_than_it_made_it(measured: Any) -> None:
+    found = measured("data", "--n", "60", "--image-size", "16", "--repeats", "1")
+    assert [row["source"] for row in found["rows"]] == ["folder", "zip"]
+    for row in found["rows"]:
+        assert row["images"] == 60
+        assert row["images_per_second"]["median"] == pytest.approx(60 / row["seconds"]["median"])
+        assert 0 < row["again_seconds"]["median"] < row["seconds"]["median"]
+        assert 0.01 < row["bare_gb"] <= row["peak_gb"]["median"] < 1
+        assert row["pack_gb"] == pytest.approx(60 * 3 * 16**2 / 1e9)
+
+
+def test_step_compares_the_product_with_the_model_alone_and_a_plain_loop(measured: Any) -> None:
+    found = measured(
+        "step", "--device", "cpu", "--sizes", "16", "--batches", "8", "--n", "32", "--encoder", "small_cnn",
+        "--precision", "float32", "--seconds", "0.01", "--repeats", "2", "--warm-up", "1", "--loop-steps", "1",
+        "--workers", "0",
+    )  # fmt: skip
+    simclr, sofclr = found["rows"]
+    assert (simclr["method"], simclr["views_per_step"]) == ("simclr", 16)
+    assert (sofclr["method"], sofclr["views_per_step"]) == ("sofclr", 32)  # the annotated batch is as large
+    for row in found["rows"]:
+        assert positive(row["product"]) and positive(row["ceiling"])
+        ratios = [a / b for a, b in zip(row["product"]["all"], row["ceiling"]["all"], strict=True)]
+        assert row["ratio"]["all"] == pytest.approx(ratios)
+    assert positive(simclr["loop"])
+    assert simclr["speedup"] == pytest.approx(simclr["product"]["median"] / simclr["loop"]["median"])
+    assert sofclr["loop"] is None and sofclr["speedup"] is None
+
+
+def test_stages_of_one_run_add_up(measured: Any) -> None:
+    found = measured(
+        "stages", "--device", "cpu", "--method", "sofclr", "--dataset", "synthfaces", "--image-size", "16",
+        "--batch-size", "16", "--encoder", "small_cnn", "--precision", "float32", "--epochs", "2", *SMALL,
+    )  # fmt: skip
+    seconds = {row["stage"]: row["seconds"] for row in found["rows"]}
+    alone = {"plan", "load, first", "prepare", "epoch, first", "epoch, later", "embed", "probe", "leakage"}
+    judged = {"metrics", "bootstrap", "noise floor"}
+    whole = {"whole run", "of it, training loop", "of it, the rest", "of the rest, writing"}
+    assert set(seconds) == alone | judged | whole  # drawn images have no pack to open again
+    assert all(value > 0 for value in seconds.values())
+    assert seconds["whole run"] == pytest.approx(seconds["of it, training loop"] + seconds["of it, the rest"])
+    assert found["outside"] == pytest.approx(seconds["of it, the rest"])
+    assert found["outside"] > seconds["of the rest, writing"]
+    assert found["run"]["image_size"] == 16
+
+
+@pytest.mark.slow
+def test_stages_extrapolates_a_table_from_a_slice_that_bench_ran(measured: Any) -> None:
+    found = measured(
+        "stages", "--table", "--device", "cpu", "--dataset", "synthfaces", "--image-size", "16", "--batch-size", "16",
+        "--encoder", "small_cnn", "--precision", "float32", "--epochs", "2", "--seeds", "2", *SMALL,
+    )  # fmt: skip
+    assert [row["method"] for row in found["rows"]] == ["simclr", "sogclr", "byol", "simclr+ccl", "sofclr"]
+    for row in found["rows"]:
+        assert row["runs"] == 2 and row["epochs"] == 2
+        assert row["training_seconds"] > 0 and row["evaluation_seconds"] > 0
+    training = sum(row["training_seconds"] for row in found["rows"])
+    assert found["slice_seconds"] > training
+    rest = found["slice_seconds"] - training
+    assert found["other_seconds"] == pytest.approx(rest)
+    assert 2 * rest < found["extrapolated_seconds"] <= 2 * (training * 100 / 2 + rest) * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_packing_times_seeds_at_once_in_turn_and_apart(measured: Any) -> None:
+    found = measured(
+        "packing", "--device", "cpu", "--seeds", "2", "--size", "16", "--batch", "8", "--n", "32", "--encoder",
+        "small_cnn", "--precision", "float32", "--steps", "2", "--warm-up", "1", "--repeats", "2",
+    )  # fmt: skip
+    rows = {row["what"]: row for row in found["rows"]}
+    assert list(rows) == ["one seed", "one after the other", "packed", "processes"]
+    one = rows["one seed"]["seconds"]["median"]
+    for row in rows.values():
+        assert positive(row["seconds"])
+        assert row["times_one"]["median"] == pytest.approx(row["seconds"]["median"] / one)
+    assert all(rows[name]["memory_gb"] > 0 for name in ("one seed", "packed", "processes"))
+
+
+@pytest.mark.slow
+def test_startup_times_the_commands_that_train_nothing(measured: Any) -> None:
+    found = measured("startup", "--repeats", "1")
+    assert [row["command"] for row in found["rows"]] == [
+        "fairssl --help", "fairssl list", "fairssl show method sofclr", "fairssl bench --dry-run",
+    ]  # fmt: skip
+    assert all(positive(row["seconds"]) and positive(row["cpu_seconds"]) for row in found["rows"])
+
+
+def test_gpu_check_refuses_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHON": sys.executable, "OUT": str(tmp_path / "out")}
+    environment = {name: value for name, value in os.environ.items() if name != "WHEELS"}
+    done = subprocess.run(
+        ["bash", str(PERF / "gpu_check.sh")], env={**environment, **hidden}, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "nothing was measured" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
