@@ -133,6 +133,8 @@ class Worker:
         A cell that fails leaves a record that says so and stops no other. `UserError` (`StoreError` for a disk that
         refuses), `Stopped` and KeyboardInterrupt pass through, and `GroupBroken` where several processes cannot go on.
         """
+        from fairssl import world
+
         held = []
         with ExitStack() as claims:
             due = []
@@ -145,7 +147,7 @@ class Worker:
                     due.append(Job(job.key, tuple(cells)))
             if due:
                 try:
-                    self._run(due)
+                    self._run(world.from_first(due))
                 finally:
                     for job in due:
                         self._leave(job.key)
@@ -174,7 +176,6 @@ class Worker:
 
         from fairssl import world
 
-        jobs = world.from_first(jobs)
         splits = self.splits.get(jobs[0].cells[0].spec.data)
         failed = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):

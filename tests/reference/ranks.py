@@ -1,6 +1,6 @@
 """One of several processes that train one run, for tests: the gradients of one step in float64, written to a file.
 
-    python ranks.py MEETING_FILE N NUMBER OUT
+python ranks.py MEETING_FILE N NUMBER OUT
 """
 
 from __future__ import annotations
