@@ -287,7 +287,10 @@ class Trainer:
 
     def _take(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:
         """One step as fast as it goes, its terms added to the epoch's sums."""
-        if not self.capture or self._warm < WARM_UP:
+        if not self.capture:
+            self._summed(index, images)
+            return
+        if self._warm < WARM_UP:
             before = _get_noise(self.device)[-1]
             self._summed(index, images)
             self._noisy |= not torch.equal(before, _get_noise(self.device)[-1])
@@ -326,6 +329,7 @@ class Trainer:
         also written every so many seconds and, unless 0, epochs. `epoch(row)` hears of each epoch's means. Of several
         processes the first alone needs a `work`; it reads and writes for all.
         """
+        _set_noise(self.device, self.noise)  # others may have drawn since this run was built
         with self._on_stream():
             self._resume_all(work)
         self.resumed_at = self.done

@@ -1,0 +1,218 @@
+"""One step however it is taken: captured or eager, packed or alone, with images on the device or streamed to it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference import ranks, small
+
+from fairssl import train
+from fairssl.data import DeviceSplit, Prefetch, augment, augmentation, fits, place, random_numbers
+from fairssl.spec import TrainConfig
+from fairssl.testing import _NoReadBack
+from fairssl.train import WARM_UP, Diverged, Stopped, Trainer, together
+
+NOISY = "vae+mmd"  # draws from the global generator
+
+
+def bits(trainer: Trainer) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in trainer.state()[0].items()}
+
+
+def variant(trainer: Trainer, **changes: Any) -> Trainer:
+    """A fresh trainer of the same spec and data, some of them changed."""
+    capture = changes.pop("capture", None)
+    n_groups = len(small.splits(trainer.spec).groups)
+    return Trainer(trainer.spec, replace(trainer.data, **changes), n_groups, capture)
+
+
+class Replayed:
+    """Stands in for the CUDA graph: the step again, on the graph's own places, as a replay would."""
+
+    made = 0
+
+    def __init__(self, step: Any, index: Any, images: Any, *rest: Any) -> None:
+        Replayed.made += 1
+        self.step, self.index = step, {name: torch.zeros_like(value) for name, value in index.items()}
+        self.images = None if images is None else {name: torch.zeros_like(value) for name, value in images.items()}
+
+    def __call__(self, index: Any, images: Any) -> None:
+        for name, value in index.items():
+            self.index[name].copy_(value)
+        for name, value in (images or {}).items():
+            self.images[name].copy_(value)
+        self.step(self.index, self.images)
+
+
+# --------------------------------------------------------------------------- captured
+
+
+@pytest.mark.parametrize("name", ranks.methods())
+def test_no_step_reads_back_branches_on_data_or_copies_from_the_host(name: str) -> None:
+    """What a CUDA graph cannot hold, forward, backward and in both optimisers."""
+    method, sets = ranks.methods()[name]
+    trainer = small.trainer(small.cell(method, sets=(*sets, "train.schedule=cosine", "train.clip_norm=1")).spec)
+    steps = [{name: stream.steps(at, 1)[0] for name, stream in trainer.streams.items()} for at in range(2)]
+    trainer._summed(steps[0], None)  # what is made once may read back
+    with _NoReadBack():
+        trainer._summed(steps[1], None)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("method", ["sofclr", "byol", NOISY])
+def test_a_run_by_replays_has_the_bits_of_an_eager_one(
+    method: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The places that a graph reads, its warm-up and the sums it adds to; the graph itself is tested on a GPU."""
+    monkeypatch.setattr(train, "_Captured", Replayed)
+    eager = small.trainer(small.cell(method, epochs=3).spec)
+    replayed = variant(eager, capture=True, streamed=streamed)
+    Replayed.made = 0
+    eager.run()
+    replayed.run()
+    assert Replayed.made == 1 and replayed.n_steps > WARM_UP
+    assert bits(eager) == bits(replayed)
+    assert eager.history == replayed.history
+
+
+def test_a_cpu_a_part_that_cannot_and_several_processes_are_eager() -> None:
+    assert not small.trainer(small.cell("sofclr").spec).capture
+
+
+@pytest.mark.parametrize("sets", [{}, {"blur": 0.5}, {"recipe": "randaugment"}])
+@pytest.mark.slow
+def test_augmentation_compiles_without_a_break_and_to_the_same_views(sets: dict[str, Any]) -> None:
+    config = TrainConfig(**sets)
+    images = torch.randint(0, 256, (6, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    u = random_numbers(6, config, torch.Generator().manual_seed(1))
+    compiled = torch.compile(lambda i, u: augment(i, 16, config, u), dynamic=False, fullgraph=True)
+    assert torch.allclose(compiled(images, u), augment(images, 16, config, u), atol=2e-5)
+
+
+def test_runs_that_agree_in_size_and_recipe_share_one_augmentation() -> None:
+    cpu = torch.device("cpu")
+    one = augmentation(32, TrainConfig(epochs=1, lr=0.1), cpu)
+    assert augmentation(32, TrainConfig(epochs=9, batch_size=4), cpu) is one
+    assert augmentation(16, TrainConfig(), cpu) is not one
+    assert augmentation(32, TrainConfig(hue=0.2), cpu) is not one
+
+
+# --------------------------------------------------------------------------- packed
+
+
+def test_a_pack_has_the_bits_of_its_runs_alone() -> None:
+    """Also where parts draw from the global generator, which the runs of a pack share."""
+    specs = [small.cell(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(3)]
+    specs.append(small.cell("sofclr").spec)
+    alone = []
+    for spec in specs:
+        trainer = small.trainer(spec)
+        trainer.run()
+        alone.append(trainer)
+    packed = [small.trainer(spec) for spec in specs]
+    assert together(packed, [trainer.advance() for trainer in packed]) == [None] * 4
+    for one, other in zip(alone, packed, strict=True):
+        assert bits(one) | {"global_generator.0": b""} == bits(other) | {"global_generator.0": b""}
+        assert one.history == other.history
+
+
+def test_a_run_that_diverges_or_fails_stops_no_other_of_its_pack() -> None:
+    trainers = [small.trainer(small.cell("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
+    trainers[0].first_bad.fill_(1.0)
+
+    def broken(batches: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    trainers[1].objective.forward = broken
+    ended = together(trainers, [trainer.advance() for trainer in trainers])
+    assert isinstance(ended[0], Diverged) and isinstance(ended[1], RuntimeError) and ended[2] is None
+    assert trainers[2].done == trainers[2].n_steps
+
+
+def test_a_stopped_pack_goes_on_where_each_of_its_runs_was(tmp_path: Path) -> None:
+    specs = [small.cell(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(2)]
+    whole = [small.trainer(spec) for spec in specs]
+    together(whole, [trainer.advance() for trainer in whole])
+    cut, works = [small.trainer(spec) for spec in specs], [tmp_path / "0", tmp_path / "1"]
+    stop = lambda: cut[0].done >= 4  # noqa: E731
+    ended = together(cut, [t.advance(work, stop=stop) for t, work in zip(cut, works, strict=True)])
+    assert all(isinstance(error, Stopped) for error in ended)
+    again = [small.trainer(spec) for spec in specs]
+    together(again, [t.advance(work) for t, work in zip(again, works, strict=True)])
+    for one, other in zip(whole, again, strict=True):
+        assert other.resumed_at == 4 and bits(one) == bits(other)
+
+
+# --------------------------------------------------------------------------- streamed
+
+
+@pytest.mark.parametrize("method", ["simclr", "sofclr", "ce"])
+def test_streamed_images_give_the_bits_of_resident_ones(method: str, tmp_path: Path) -> None:
+    resident = small.trainer(small.cell(method).spec)
+    np.save(tmp_path / "images.npy", resident.data.images.numpy())
+    mapped = place(np.load(tmp_path / "images.npy", mmap_mode="c"), torch.device("cpu"))
+    streamed = variant(resident, images=mapped, streamed=True)
+    resident.run()
+    streamed.run()
+    assert bits(resident) == bits(streamed)
+
+
+def test_a_streamed_run_cut_in_an_epoch_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = small.trainer(small.cell("sofclr").spec)
+    whole.run()
+    cut = variant(whole, streamed=True)
+    with pytest.raises(Stopped):
+        cut.run(tmp_path, stop=lambda: cut.done >= 4)
+    again = variant(whole, streamed=True)
+    again.run(tmp_path)
+    assert again.resumed_at == 4 and bits(again) == bits(whole)
+
+
+def test_prefetched_images_come_in_order_ahead_of_time_and_in_few_places() -> None:
+    images = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1).expand(40, 3, 2, 2).contiguous()
+    fetch = Prefetch(images, torch.device("cpu"), ahead=2)
+    fetched: list[str] = []
+    gather = fetch._gathered
+
+    def spy(name: str, rows: torch.Tensor, at: int) -> torch.Tensor:
+        fetched.append(threading.current_thread().name)
+        return gather(name, rows, at)
+
+    fetch._gathered = spy  # type: ignore[method-assign]
+    rows = [{"all": torch.tensor([k, 2 * k]), "annotated": torch.tensor([39 - k])} for k in range(10)]
+    for k, found in enumerate(fetch(rows)):
+        assert found["all"][:, 0, 0, 0].tolist() == [k, 2 * k]
+        assert found["annotated"][:, 0, 0, 0].tolist() == [39 - k]
+    assert len(fetched) == 20 and all(name.startswith("fairssl-images") for name in fetched)
+    assert len(fetch._slots) == 3 * 2  # two ahead and the one in use, of two streams
+
+
+def test_a_prefetch_given_up_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    steps = Prefetch(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.device("cpu"))(
+        [{"all": torch.tensor([0])}] * 5
+    )
+    next(steps)
+    steps.close()
+    assert threading.active_count() == before
+
+
+def test_images_stay_on_the_host_unless_they_leave_half_of_the_device_to_training() -> None:
+    gigabyte = 10**9
+    assert fits(8 * gigabyte, 24 * gigabyte)  # CelebA at 128 px
+    assert not fits(24 * gigabyte, 24 * gigabyte)  # at 224 px
+    assert not fits(24 * gigabyte, 20 * gigabyte)
+
+
+def test_a_memory_mapped_pack_is_not_read_into_memory(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((4, 3, 8, 8), dtype=np.uint8))
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="c")
+    assert place(mapped, torch.device("cpu")).data_ptr() == mapped.ctypes.data
+    data = DeviceSplit(torch.zeros(2, 3, 8, 8), torch.zeros(2), torch.zeros(2), torch.arange(2), streamed=True)
+    assert data.device.type == "cpu"
