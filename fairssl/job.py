@@ -111,7 +111,14 @@ class Log(Protocol):
 
 
 class GroupBroken(RuntimeError):
-    """A cell failed in one of several processes that train a run together; the others may wait for it for ever."""
+    """Something failed in one of several processes that train a run together; the others may wait for it for ever.
+
+    `recorded`: it is in the records of the run's cells. Else a process was lost, and the run can be tried again.
+    """
+
+    def __init__(self, message: str, recorded: bool) -> None:
+        super().__init__(message)
+        self.recorded = recorded
 
 
 class Worker:
@@ -181,11 +188,11 @@ class Worker:
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             for job, run, error in self._trained(jobs, splits):
                 if error is not None:
-                    failed |= self._ended_badly(job, error, splits)
+                    failed |= self._ended_badly(job, run, error, splits)
                 else:
                     failed |= self._judge(job, run, splits)
         if failed and world.size() > 1:
-            raise GroupBroken(f"{name_of(jobs[0].cells[0])} failed")
+            raise GroupBroken(f"{name_of(jobs[0].cells[0])} failed", recorded=True)
 
     def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[tuple[Job, _Run, Exception | None]]:
         """The jobs with their trainers at their last step, or what went wrong with them."""
@@ -278,6 +285,8 @@ class Worker:
         trainer, steps = run.trainer, run.trainer.n_steps - run.trainer.resumed_at
         seconds = trainer.seconds / run.packed  # its share, where several had the device
         run.timings["train_seconds"] = seconds
+        if trainer.first_epoch_seconds is not None:
+            run.timings["first_epoch_seconds"] = trainer.first_epoch_seconds / run.packed
         if run.packed > 1:
             run.timings["packed"] = run.packed
         if steps:
@@ -290,10 +299,15 @@ class Worker:
             content = {"pretrain_key": job.key, "spec": job.cells[0].spec.model_dump(mode="json")}
             self.store.write_pretrain(job.key, content, trainer.parameters_and_buffers(), trainer.history)
 
-    def _ended_badly(self, job: Job, error: Exception, splits: Splits) -> bool:
+    def _ended_badly(self, job: Job, run: _Run, error: Exception, splits: Splits) -> bool:
         """Records for the cells of a pretraining that did not end well; whether it failed, and did not just diverge."""
+        import torch
+
+        from fairssl import world
         from fairssl.train import Diverged
 
+        if world.is_loss(error):
+            raise GroupBroken(f"{name_of(job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
         if isinstance(error, UserError):  # a StoreError is one
             raise error
         if isinstance(error, OSError):
@@ -302,13 +316,19 @@ class Worker:
             self._all_ended(job.cells, "diverged", str(error), splits)
             return False
         text = "".join(traceback.format_exception(error))
-        if not self.leads:
-            print(text, file=sys.stderr)
+        if not self.leads:  # it writes no record, and may be the only one that knows
+            print(f"fairssl: process {world.rank()}: {text.strip().splitlines()[-1]}", file=sys.stderr)
+        if run.packed > 1 and isinstance(error, torch.OutOfMemoryError):
+            self.log.note(
+                f"{name_of(job.cells[0])}: out of memory with {run.packed} seeds at once; --pack 1 needs less"
+            )
         self._all_ended(job.cells, "failed", text, splits)
         return True
 
     def _judge(self, job: Job, run: _Run, splits: Splits) -> bool:
         """A record for every cell of a finished pretraining; whether one failed."""
+        from fairssl import world
+
         embedded: Embedded | None = None
         embedded_on: object = None
         failed = False
@@ -325,7 +345,9 @@ class Worker:
                 found = embedded.evaluate(cell.spec)
             except (StoreError, UserError, KeyboardInterrupt):
                 raise
-            except Exception:  # whatever a cell dies of belongs in its record
+            except Exception as error:  # whatever a cell dies of belongs in its record
+                if world.is_loss(error):
+                    self._ended_badly(job, run, error, splits)
                 self._all_ended([cell], "failed", traceback.format_exc(), splits)
                 failed = True
                 continue

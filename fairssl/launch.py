@@ -60,8 +60,7 @@ def packs_of(jobs: Sequence[Job], settings: Settings, n_devices: int) -> list[tu
     """
     alike: dict[str, list[Job]] = {}
     for job in jobs:
-        spec = job.cells[0].spec
-        alike.setdefault(spec.model_copy(update={"seed": 0}).pretrain_key, []).append(job)
+        alike.setdefault(job.cells[0].spec.seeds_key, []).append(job)
     packs = []
     for group in alike.values():
         n = settings.pack or _filling(group[0], settings.device, math.ceil(len(jobs) / n_devices))
@@ -283,14 +282,16 @@ class _Crew:
             self.log.stage(what, done, total)
 
     def _retire(self, one: _Process) -> int:
-        """End a worker and free its devices; how its process ended."""
+        """End a worker and free its devices; how it ended, by the one of its processes that went first, as far as one can
+        tell."""
         self.processes.remove(one)
         one.pipe.close()
+        lost = [code for code in (other.poll() for other in one.others) if code]
         code = one.process.wait()
         one.kill()
         one.wait()
         self.free_devices.append(one.devices)
-        return code
+        return min([*lost, code])
 
     def _bury(self, one: _Process) -> None:
         """A worker is dead. Its jobs go back into the queue, each alone, or are given up."""
@@ -357,7 +358,7 @@ class _ToParent:
 
 def serve(fd: int) -> None:
     """The main function of a worker process: take jobs from the pipe until it is closed."""
-    stop = Stop()
+    stop, code = Stop(), 0
     pipe = Connection(fd)
     with stop.listening():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks by SIGTERM
@@ -370,7 +371,11 @@ def serve(fd: int) -> None:
                 _serve(pipe if number == 0 else None, root, settings, threads, stop)
         except (EOFError, KeyboardInterrupt):
             pass
-    os._exit(stop.exit_code if stop() else 0)  # no exit handler may keep a worker whose parent is gone
+        except SystemExit as error:
+            code = int(error.code or 0)
+        except GroupBroken:
+            code = 1
+    os._exit(stop.exit_code if stop() else code)  # no exit handler may keep a worker whose parent is gone
 
 
 def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int, stop: Stop) -> None:
@@ -380,7 +385,7 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
     from fairssl.train import Stopped
 
     torch.set_num_threads(threads)
-    with suppress(Stopped, GroupBroken):
+    with suppress(Stopped):
         if pipe is None:
             follow(settings, root, stop)
             return
@@ -395,8 +400,9 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
                 held: list[Job] = []
                 try:
                     held = worker.run(pack)
-                except GroupBroken:
-                    log.send("broken", [])
+                except GroupBroken as error:
+                    if error.recorded:
+                        log.send("broken", [])
                     raise
                 log.send("end", [job.key for job in held])
             worker.dismiss()
@@ -406,10 +412,15 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
 
 def follow(settings: Settings, root: Path, stop: Stop) -> None:
     """Be one of several processes that train each run together, until the first lets go."""
+    from fairssl import world
+
     try:
         Worker(RunStore(root), settings, Silent(), stop).follow()
-    except RuntimeError:  # the first is gone, and a message to it fails
-        if not stop():
+    except (UserError, OSError) as error:  # it may be true of this process alone
+        print(f"fairssl: process {world.rank()}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except RuntimeError as error:
+        if not (stop() or world.is_loss(error)):  # the first is gone, and says why, or its parent does
             raise
 
 

@@ -94,8 +94,11 @@ def _lbfgs(x: Tensor, target: Tensor, config: ProbeConfig, seed: int) -> Scorer:
 def _logistic(x: Tensor, codes: Tensor, l2: float) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
-    with warnings.catch_warnings():
+    # Its products are too small to share: with several threads it took twice to ten times as long, the more the busier
+    # the machine, and other threads would give other bits.
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # a cap on the time; `converged` says whether it was met
         return LogisticRegression(C=1 / l2, max_iter=500).fit(x.cpu().double().numpy(), codes.cpu().numpy())
 

@@ -171,13 +171,23 @@ class RunSpec(Spec):
     @cached_property
     def pretrain_key(self) -> str:
         """Names the trained encoder: the key without what training never saw, and without heads that take no part in it."""
+        return _named(self._training_fields())
+
+    @property
+    def seeds_key(self) -> str:
+        """Names the trained encoders of all seeds."""
+        fields = self._training_fields()
+        del fields["seed"]
+        return _named(fields)
+
+    def _training_fields(self) -> dict[str, str]:
         fields = self._fields()
         del fields["probe"], fields["metrics"]
         fields["method"], sees = self.method.training
         fields["data"] = self.data.training[sees]
         if "group" not in sees:
             del fields["annotated"]
-        return _named(fields)
+        return fields
 
     def _fields(self) -> dict[str, str]:
         values = ((name, getattr(self, name)) for name in type(self).model_fields)

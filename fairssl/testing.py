@@ -630,7 +630,9 @@ class _Operators(TorchDispatchMode):
             how = "indexes with a mask" if masks else f"calls {name.removeprefix('aten::')}"
             raise AssertionError(f"a step {how}, whose result's shape or value must be read back; or set capturable")
         if name == "aten::lift_fresh":
-            raise AssertionError("a step makes a tensor of Python numbers, a copy from the host; use new_full or a buffer")
+            raise AssertionError(
+                "a step makes a tensor of Python numbers, a copy from the host; use new_full or a buffer"
+            )
         if name == "aten::repeat_interleave" and func._overloadname == "Tensor":
             raise AssertionError("a step calls repeat_interleave with a tensor of counts, which must be read back")
         return func(*args, **(kwargs or {}))

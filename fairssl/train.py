@@ -149,9 +149,12 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.done = self.resumed_at = 0  # steps; the device's own count is step_count
         self.seconds = 0.0  # spent stepping
+        self.first_epoch_seconds: float | None = None  # of them, up to the first epoch's end: compilation and capture
         self.noise = _get_noise(self.device)
 
         on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.backends.cudnn.benchmark = True  # shapes do not change: let it try its algorithms, in the warm-up
         capturable = all(part.capturable for part in self.parts.values()) and world.size() == 1
         self.capture = on_gpu and capturable if capture is None else capture
         # A stream of its own: torch's advice for what is captured, and runs that share a device overlap.
@@ -349,6 +352,8 @@ class Trainer:
                     progress("train", self.done, self.n_steps)
                     now = time.perf_counter()
                     self.seconds = now - started
+                    if self.first_epoch_seconds is None and self.done % self.steps_per_epoch == 0:
+                        self.first_epoch_seconds = self.seconds
                     stopping = world.any_of(stop())
                     if work is not None and (due or stopping or now - last_saved > checkpoint_seconds):
                         self.save(work)

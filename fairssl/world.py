@@ -50,10 +50,8 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
     # The first judges a run while the others wait; that takes as long as it takes, and a death is told by the launcher.
     dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number, timeout=timedelta(days=7))
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()  # not after an error: it may wait for processes that are gone
 
 
 def from_torchrun() -> tuple[int, int, int] | None:
@@ -245,6 +243,13 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Ten
 
 def _share(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
     return (gradient if hasattr(parameter, "is_sharded") else gradient / size()).reshape(-1)
+
+
+def is_loss(error: Exception) -> bool:
+    """Whether an error says that another of the processes is gone, and nothing about the run."""
+    return size() > 1 and (
+        isinstance(error, dist.DistError) or "gloo" in str(error)
+    )  # gloo's have no type of their own
 
 
 def from_first(value: T) -> T:

@@ -17,6 +17,9 @@ from reference import small
 
 from fairssl import registry
 from fairssl.cli import run
+from fairssl.job import Job, Settings
+from fairssl.launch import packs_of
+from fairssl.pipeline import Plan
 from fairssl.store import RunStore
 
 SETS = [word for text in small.SETS for word in ("--set", text)]
@@ -97,6 +100,12 @@ def alive(pid: int) -> bool:
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes 0.0: must be above 0"),
         (["--checkpoint-epochs", "-1"], "must be at least 0"),
         (["--log", "tensorbord"], "did you mean 'tensorboard'"),
+        (["--pack", "many"], "--pack 'many': a number of seeds, at least 1, or auto"),
+        (["--pack", "4", "--executor", "ray"], "tasks share a GPU by --num-gpus 0.25"),
+        (["--pack", "2", "--devices", "2"], "seeds share a device, or devices share a run; not both"),
+        (["--devices", "0"], "--devices 0: must be at least 1"),
+        (["--devices", "2", "--executor", "ray"], "elsewhere start the command by torchrun"),
+        (["--devices", "2", "--device", "cuda:0"], "that is one device"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -286,6 +295,9 @@ import os, random, signal, sys
 from pathlib import Path
 import sklearn.linear_model, timm, torch, torchvision  # once, not in every child
 from fairssl.cli import run
+from fairssl.job import Job, Settings
+from fairssl.launch import packs_of
+from fairssl.pipeline import Plan
 torch.set_num_threads(1)
 from fairssl.train import Trainer
 import fairssl.pipeline, fairssl.store
@@ -536,3 +548,57 @@ def test_a_grid_that_goes_on_uses_as_many_threads_as_one_that_never_stopped(tmp_
                 call += ["--workers", "2"]  # the first half of the grid, as its workers would do it
             assert subprocess.run(call, env=environment, capture_output=True).returncode == 0
     assert bits(tmp_path / "parts") == bits(tmp_path / "whole")
+
+
+# --------------------------------------------------------------------------- packs
+
+
+def test_packs_are_seeds_of_one_cell_in_the_order_of_the_jobs() -> None:
+    jobs = jobs_of_plan(small.plan("simclr", "sofclr", seeds=5))
+    settings = Settings({}, "cpu", pack=2)
+    packs = [[(job.cells[0].label, job.cells[0].spec.seed) for job in pack] for pack in packs_of(jobs, settings, 1)]
+    for label in ("simclr", "sofclr"):
+        assert [pack for pack in packs if pack[0][0] == label] == [
+            [(label, 0), (label, 1)],
+            [(label, 2), (label, 3)],
+            [(label, 4)],
+        ]
+
+
+def test_unasked_a_pack_fills_a_gpu_and_leaves_none_idle() -> None:
+    def sizes(device: str, n_devices: int = 1, **request: int) -> list[int]:
+        jobs = jobs_of_plan(small.plan("simclr", seeds=8, **request))
+        return [len(pack) for pack in packs_of(jobs, Settings({}, device), n_devices)]
+
+    assert sizes("cpu", image_size=64, batch_size=128) == [1] * 8
+    assert sizes("cuda:0", image_size=64, batch_size=128) == [4, 4]  # 1,024 views of 64 px
+    assert sizes("cuda:0", image_size=64, batch_size=64) == [8]
+    assert sizes("cuda:0", image_size=128, batch_size=128) == [1] * 8
+    assert sizes("cuda:0", 4, image_size=64, batch_size=128) == [2] * 4
+
+
+def jobs_of_plan(plan: Plan) -> list[Job]:
+    return [Job(key, tuple(cells)) for key, cells in plan.pretrainings().items()]
+
+
+@pytest.mark.slow
+def test_packed_seeds_leave_the_bits_of_single_ones_also_in_workers(tmp_path: Path) -> None:
+    words = ("--method", "sofclr,vae+mmd", "--seeds", "3")
+    alone, _ = finish(start(tmp_path / "alone", *words))
+    packed, _ = finish(start(tmp_path / "packed", *words, "--pack", "2"))
+    workers, _ = finish(start(tmp_path / "workers", *words, "--pack", "3", "--workers", "2"))
+    assert alone == packed == workers
+    assert bits(tmp_path / "alone") == bits(tmp_path / "packed") == bits(tmp_path / "workers")
+    sizes = [record.timings.get("packed") for record in RunStore(tmp_path / "packed").records()]
+    assert sorted(sizes, key=str) == [2, 2, 2, 2, None, None]
+
+
+@pytest.mark.slow
+def test_a_killed_pack_goes_on_run_by_run(tmp_path: Path) -> None:
+    words = ("--method", "simclr", "--seeds", "2", "--epochs", "120", "--workers", "1", "--pack", "2")
+    finish(start(tmp_path / "whole", *words))
+    process = start(tmp_path / "killed", *words, "--checkpoint-epochs", "1")
+    os.kill(until(lambda: training(tmp_path / "killed"))[0], signal.SIGKILL)  # type: ignore[index]
+    _, err = finish(process)
+    assert err.count("another one goes on from its checkpoint") == 2
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")

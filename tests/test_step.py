@@ -81,7 +81,7 @@ def test_a_run_by_replays_has_the_bits_of_an_eager_one(
     assert eager.history == replayed.history
 
 
-def test_a_cpu_a_part_that_cannot_and_several_processes_are_eager() -> None:
+def test_on_a_cpu_steps_are_eager() -> None:
     assert not small.trainer(small.cell("sofclr").spec).capture
 
 
@@ -195,9 +195,7 @@ def test_prefetched_images_come_in_order_ahead_of_time_and_in_few_places() -> No
 
 def test_a_prefetch_given_up_leaves_no_thread_behind() -> None:
     before = threading.active_count()
-    steps = Prefetch(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.device("cpu"))(
-        [{"all": torch.tensor([0])}] * 5
-    )
+    steps = Prefetch(torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.device("cpu"))([{"all": torch.tensor([0])}] * 5)
     next(steps)
     steps.close()
     assert threading.active_count() == before

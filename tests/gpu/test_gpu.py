@@ -1,0 +1,173 @@
+"""What only a GPU can tell: captured and eager, packed and alone, streamed and resident steps agree; skipped without one.
+
+pytest tests/gpu
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from reference import ranks, small
+from safetensors.torch import load_file
+
+from fairssl.cli import run
+from fairssl.data import annotated_subset, augment, augmentation, place, random_numbers, to_device
+from fairssl.spec import RunSpec, TrainConfig
+from fairssl.train import Stopped, Trainer, together
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+METHODS = [name for name in ranks.methods() if name not in ranks.SPECIAL or name == "erm randaugment"]
+N_STEPS = 20
+
+
+def gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def spec_of(name: str, *sets: str, seed: int = 0) -> RunSpec:
+    method, own = ranks.methods()[name]
+    spec = small.cell(method, sets=(*own, "train.min_steps=21", *sets)).spec
+    return RunSpec.model_validate({**spec.model_dump(), "seed": seed})
+
+
+def trainer(spec: RunSpec, capture: bool | None = None, streamed: bool = False) -> Trainer:
+    found = small.splits(spec)
+    n_groups = len(found.groups)
+    rows = annotated_subset(found.train.group, n_groups, spec.annotated, spec.data.attribute, spec.seed)
+    images = torch.from_numpy(found.train.images) if streamed else None
+    return Trainer(spec, to_device(found.train, rows, gpu(), images), n_groups, capture)
+
+
+def losses(one: Trainer) -> list[float]:
+    """The loss of each of the first steps, read back as no run would."""
+    found, before = [], 0.0
+    for _ in islice(one.advance(), N_STEPS):
+        torch.cuda.synchronize()
+        at_start = one.done % one.steps_per_epoch == 0  # the sums have just been read and cleared
+        now = one.history[-1]["loss"] * one.steps_per_epoch if at_start else float(one.sums["loss"])
+        found.append(now - before)
+        before = 0.0 if at_start else now
+    return found
+
+
+def close(a: list[float], b: list[float]) -> None:
+    assert len(a) == len(b) == N_STEPS
+    scale = max(abs(v) for v in a)
+    assert np.abs(np.array(a) - np.array(b)).max() <= 1e-3 * scale
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+@pytest.mark.parametrize("name", METHODS)
+def test_captured_and_eager_losses_agree_over_20_steps(name: str, precision: str) -> None:
+    spec = spec_of(name, f"train.precision={precision}", "train.schedule=cosine")
+    eager, captured = trainer(spec, capture=False), trainer(spec)
+    assert captured.capture
+    close(losses(eager), losses(captured))
+    assert captured._captured is not None
+
+
+@pytest.mark.parametrize("name", ["sofclr", "byol", "vae+mmd"])
+def test_packed_and_single_losses_agree_over_20_steps(name: str) -> None:
+    specs = [spec_of(name, seed=seed) for seed in range(4)]
+    alone, packed = [trainer(spec) for spec in specs], [trainer(spec) for spec in specs]
+    for one in alone:
+        one.run()
+    assert together(packed, [one.advance() for one in packed]) == [None] * 4
+    for one, other in zip(alone, packed, strict=True):
+        for row, same in zip(one.history, other.history, strict=True):
+            assert row == pytest.approx(same, rel=1e-3, abs=1e-3)
+
+
+def test_streamed_and_resident_losses_agree_over_20_steps() -> None:
+    spec = spec_of("sofclr")
+    resident, streamed = trainer(spec), trainer(spec, streamed=True)
+    assert streamed.data.streamed and not resident.data.streamed
+    close(losses(resident), losses(streamed))
+
+
+def test_compiled_augmentation_is_the_eager_one() -> None:
+    for config in (TrainConfig(), TrainConfig(blur=0.5), TrainConfig(recipe="randaugment")):
+        gen = torch.Generator(gpu()).manual_seed(0)
+        images = torch.randint(0, 256, (32, 3, 48, 48), dtype=torch.uint8, device=gpu(), generator=gen)
+        u = random_numbers(32, config, gen)
+        assert torch.allclose(augmentation(32, config, gpu())(images, u), augment(images, 32, config, u), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["sofclr", "vae+mmd"])
+def test_a_captured_run_cut_at_any_step_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
+    spec = spec_of(name)
+    whole = trainer(spec)
+    whole.run()
+    for cut in (2, 5, 12):
+        first = trainer(spec)
+        with pytest.raises(Stopped):
+            first.run(tmp_path / str(cut), stop=lambda t=first, c=cut: t.done >= c)
+        again = trainer(spec)
+        again.run(tmp_path / str(cut))
+        assert again.resumed_at == cut
+        for row, same in zip(whole.history, again.history, strict=True):
+            assert row == pytest.approx(same, rel=1e-3, abs=1e-3)
+
+
+def test_the_gpu_follows_the_cpu() -> None:
+    """Augmentation draws other numbers there, so fixed views: one step's loss and gradients in float32."""
+    spec = spec_of("sofclr", "train.precision=float32")
+    here, there = small.trainer(spec), trainer(spec, capture=False)
+    drawn = here.draw({name: stream.steps(0, 1)[0] for name, stream in here.streams.items()})
+    moved = {
+        name: replace(
+            batch,
+            views=[view.to(gpu()) for view in batch.views],
+            **{key: getattr(batch, key).to(gpu()) for key in ("index", "target", "group")},
+        )
+        for name, batch in drawn.items()
+    }
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        one, other = here.differentiate(drawn), there.differentiate(moved)
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    assert float(one[0].detach()) == pytest.approx(float(other[0].detach()), rel=1e-4)
+    for a, b in zip(one[3], other[3], strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            assert torch.allclose(a, b.cpu(), rtol=1e-2, atol=1e-4)
+
+
+def test_images_that_leave_no_room_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.zeros((8, 3, 16, 16), dtype=np.uint8)
+    assert place(images, gpu()).device == gpu()
+    monkeypatch.setattr("fairssl.data.free_memory", lambda device: 1000)
+    assert place(images, gpu()).device.type == "cpu"
+
+
+def test_bench_packs_captures_and_resumes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "--method", "simclr,sofclr", "--seeds", "2", "--epochs", "3", "--image-size", "16", "--json"]
+    words += ["--batch-size", "16", "--annotated", "0.3", "--device", "cuda", "--out", str(tmp_path)]
+    words += [word for text in (*small.SETS, "train.precision=bf16") for word in ("--set", text)]
+    assert run(words) == 0
+    first = json.loads(capfd.readouterr().out)
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/record.json")]
+    assert [record["timings"]["packed"] for record in records] == [2] * 4
+    assert run(words) == 0
+    assert json.loads(capfd.readouterr().out) == first
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
+def test_two_gpus_train_one_run_like_one(tmp_path: Path) -> None:
+    words = ["bench", "--method", "sofclr", "--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "16"]
+    words += ["--annotated", "0.3", *(word for text in small.SETS for word in ("--set", text))]
+    for n in ("1", "2"):
+        assert run([*words, "--devices", n, "--out", str(tmp_path / n)]) == 0
+    (one,), (two,) = ([*(tmp_path / n).glob("pretrain/*/encoder.safetensors")] for n in ("1", "2"))
+    a, b = load_file(one), load_file(two)
+    assert a.keys() == b.keys()
+    assert all(torch.allclose(a[k].float(), b[k].float(), rtol=0.1, atol=0.02) for k in a)
