@@ -22,7 +22,11 @@ class HeadConfig(PluginConfig):
 class Part(nn.Module):
     """One piece of a method. It says what it looks at; the loop withholds the rest.
 
-    Everything the future of a run depends on is a parameter or a buffer, so that it is in the state dict.
+    Everything the future of a run depends on is a parameter or a buffer, so that it is in the state dict. A step reads
+    nothing back and takes no branch on data, so that a GPU can replay it; one that must says `capturable = False`.
+
+    A part need not know how many processes train the run: each holds the whole batch and computes the whole loss. What
+    is heavy and works row by row, a second encoder or a decoder, goes through `fairssl.nn.sharded`, which divides it.
     """
 
     name: ClassVar[str]  # the file's name, set by the registry

@@ -14,7 +14,10 @@ from reference import ranks, small
 
 from fairssl import train
 from fairssl.data import DeviceSplit, Prefetch, augment, augmentation, fits, place, random_numbers
+from fairssl.job import Settings, Stop, Worker
+from fairssl.launch import Silent
 from fairssl.spec import TrainConfig
+from fairssl.store import RunStore
 from fairssl.testing import _NoReadBack
 from fairssl.train import WARM_UP, Diverged, Stopped, Trainer, together
 
@@ -206,6 +209,44 @@ def test_images_stay_on_the_host_unless_they_leave_half_of_the_device_to_trainin
     assert fits(8 * gigabyte, 24 * gigabyte)  # CelebA at 128 px
     assert not fits(24 * gigabyte, 24 * gigabyte)  # at 224 px
     assert not fits(24 * gigabyte, 20 * gigabyte)
+
+
+def test_images_that_do_not_fit_are_streamed_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    log = Silent()
+    log.note = notes.append  # type: ignore[method-assign]
+    cell = small.cell("simclr")
+    worker = Worker(RunStore(tmp_path), Settings({}), log, Stop())
+    worker.device = torch.device("cuda:0")  # none is touched
+    monkeypatch.setattr("fairssl.data.free_memory", lambda device: 50_000)
+    found = small.splits(cell.spec)
+    assert found.train.images.nbytes > 25_000
+    assert worker._images(found, "synthfaces").device.type == "cpu"
+    assert worker._images(found, "synthfaces") is worker._images(found, "synthfaces")
+    (note,) = notes
+    assert "synthfaces: 0.0 GB of images are streamed from the host; cuda:0 has 0.0 GB free" in note
+
+
+@pytest.mark.slow
+def test_celeba_at_224_px_is_streamed_in_little_memory(tmp_path: Path) -> None:
+    """Its 24.5 GB as a file with holes: what a run adds to memory beyond the page cache are a few batches."""
+
+    def anonymous() -> int:
+        (line,) = (row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("RssAnon"))
+        return int(line.split()[1]) * 1024
+
+    shape = (162_770, 3, 224, 224)
+    with (tmp_path / "images.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        file.truncate(file.tell() + int(np.prod(shape)))
+    before = anonymous()
+    images = place(np.load(tmp_path / "images.npy", mmap_mode="c"), torch.device("cpu"))
+    gen = torch.Generator().manual_seed(0)
+    rows = [{"all": torch.randint(shape[0], (128,), generator=gen)} for _ in range(12)]
+    assert sum(int(found["all"].sum()) for found in Prefetch(images, torch.device("cpu"))(rows)) == 0
+    assert anonymous() - before < 500e6
 
 
 def test_a_memory_mapped_pack_is_not_read_into_memory(tmp_path: Path) -> None:

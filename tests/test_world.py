@@ -11,6 +11,8 @@ import torch
 from reference import ranks
 from safetensors.torch import load_file
 
+from fairssl import world
+
 RANKS = Path(ranks.__file__)
 
 
@@ -42,3 +44,24 @@ def test_processes_together_are_one_with_the_joint_batch(
         for member in members:
             assert float((member[key] - alone[key]).abs().max()) <= 1e-6 * scale, key
             assert torch.equal(member[key], members[0][key]) or "|primal " not in key  # replicas move as one
+
+
+@pytest.mark.slow
+def test_every_image_is_embedded_once_in_its_place(
+    alone: dict[str, torch.Tensor], members: list[dict[str, torch.Tensor]]
+) -> None:
+    assert len(alone["embedded"]) == 40  # which three do not divide
+    for member in members:
+        assert torch.allclose(member["embedded"], alone["embedded"], rtol=1e-5, atol=1e-6)
+
+
+def test_rows_are_divided_evenly_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (0, 1, 7, 32):
+        for size in (1, 2, 3, 8):
+            monkeypatch.setattr(world, "size", lambda size=size: size)
+            found = []
+            for number in range(size):
+                monkeypatch.setattr(world, "rank", lambda number=number: number)
+                found.append(range(n)[world.rows(n)])
+            assert [i for part in found for i in part] == list(range(n))
+            assert max(map(len, found)) - min(map(len, found)) <= 1

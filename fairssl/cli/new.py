@@ -246,7 +246,7 @@ class $Name(Head):
     A group that is not in the batch adds nothing.
     """
 
-    sees = frozenset({"group"})  # of "target", "group": everything else is withheld
+    sees = frozenset({"group"})  # of "target", "group", "views": the rest is withheld
     streams = frozenset({"annotated"})  # where the group is known
 
     class Config(HeadConfig):  # `weight` comes with it

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from reference import small
 
 from fairssl import registry, world
+from fairssl.probe import embed
 from fairssl.train import Trainer
 
 COMPOSED = ("sofclr", "byol+adversary", "vae+mmd", "simclr+grl", "vicreg+max_entropy", "sogclr+ccl", "ce+eod", "ce+dpr")
@@ -71,7 +72,9 @@ def outcome(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
 
 
 def all_outcomes() -> dict[str, torch.Tensor]:
-    found = {}
+    spec = small.cell("simclr").spec
+    one = small.trainer(spec)
+    found = {"embedded": embed(one.encoder, one.objective.represent, small.splits(spec).test, one.device, 7)}
     for name, (method, sets) in methods().items():
         spec = small.cell(method, sets=sets, batch_size=11).spec
         for batch in BATCHES:
