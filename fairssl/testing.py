@@ -486,16 +486,9 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
             raise Skipped("not capturable, as it says itself: its steps run eagerly")
         trainer = bench.trainer()
         index = _index(trainer)
-        with torch.no_grad():
-            trainer.draw(index)  # what is made once may read back
+        trainer.step(index)  # what is made once may read back
         with _NoReadBack():
-            batches = trainer.encode(trainer.draw(index))
-            primal, dual, _ = trainer.terms(batches)
-            torch.autograd.grad(primal, trainer.primal, allow_unused=True, retain_graph=dual is not None)
-            if dual is not None:
-                torch.autograd.grad(dual, trainer.dual, allow_unused=True)
-            with torch.no_grad():
-                bench.of(trainer).after_step(trainer.encoder, torch.tensor(0.5))
+            trainer.step(index)
 
     def embeds() -> None:
         trainer = bench.trainer()

@@ -183,6 +183,7 @@ ICML 2020, eqs. 7 and 8.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -221,7 +222,7 @@ def _uniformity(z: Tensor) -> Tensor:
         distance = 2 - 2 * z @ z.T  # squared
     own = torch.eye(len(z), dtype=torch.bool, device=z.device)
     pairs = len(z) * (len(z) - 1)
-    return (-2 * distance).masked_fill(own, -torch.inf).flatten().logsumexp(0) - torch.log(torch.tensor(float(pairs)))
+    return (-2 * distance).masked_fill(own, -torch.inf).flatten().logsumexp(0) - math.log(pairs)
 ''',
     "head": '''\
 """The groups' mean representations meet: a penalty on the distance of each group's mean from the mean of all.
