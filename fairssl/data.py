@@ -77,7 +77,7 @@ def to_device(split: Split, annotated: np.ndarray, device: torch.device, images:
         torch.from_numpy(np.array(split.target, dtype=np.int64)).to(device),
         torch.from_numpy(shown).to(device),
         torch.from_numpy(annotated.astype(np.int64)).to(device),
-        streamed=images.device != device,
+        streamed=images.device.type != device.type,
     )
 
 

@@ -34,6 +34,7 @@ from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
 
 CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
 KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
+AHEAD = 32  # steps; so many, and at most twice as many, are queued on a GPU before the loop waits for it
 WARM_UP = 3  # eager steps before the capture, as torch advises; they are steps of the run like any other
 
 
@@ -163,6 +164,7 @@ class Trainer:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
         self._captured: _Captured | None = None
         self._prefetch: Prefetch | None = None
+        self._queued: torch.cuda.Event | None = None  # a step that is behind those queued since
         self._warm, self._noisy = 0, False  # eager steps taken; whether one drew from the global generator
 
     # ------------------------------------------------------------- one step
@@ -342,6 +344,7 @@ class Trainer:
                 with self._on_stream():
                     self._take(index, images)
                     self.done += 1
+                    self._bound_queue()
                     due = False
                     if (
                         self.done % self.steps_per_epoch == 0
@@ -362,7 +365,15 @@ class Trainer:
                         raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
                 yield
         if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            self.stream.synchronize()
+            self._captured = self._prefetch = self._queued = None  # their memory, once nothing on the device uses it
+
+    def _bound_queue(self) -> None:
+        """Do not run far ahead of a GPU: a signal to stop would have to wait for all that is queued."""
+        if self.stream is not None and self.done % AHEAD == 0:
+            if self._queued is not None:
+                self._queued.synchronize()
+            self._queued = self.stream.record_event()
 
     def _epoch(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor] | None]]:
         """Positions, and images if they are streamed, of each step up to the end of the epoch."""
@@ -430,6 +441,7 @@ class Trainer:
             "key": self.spec.pretrain_key,
             "done": self.done,
             "history": self.history,
+            "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
         }
 
@@ -508,6 +520,9 @@ class Trainer:
                 continue
             if meta["key"] != self.spec.pretrain_key:
                 _warn(f"checkpoint {path} is of another spec; not used")
+                continue
+            if meta.get("device", self.device.type) != self.device.type:  # whose generators have other states
+                _warn(f"checkpoint {path} is of a {meta['device']} device, this is a {self.device.type}; not used")
                 continue
             self.load(tensors, meta)
             threads = torch.get_num_threads()

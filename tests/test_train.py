@@ -253,6 +253,17 @@ def test_a_checkpoint_of_another_spec_is_never_used(tmp_path: Path, capfd: pytes
     assert "is of another spec" in capfd.readouterr().err
 
 
+def test_a_checkpoint_of_another_kind_of_device_is_not_used(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first = small.trainer(small.cell("simclr").spec)
+    state = first.state
+    first.state = lambda: (state()[0], {**state()[1], "device": "cuda"})  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        first.run(tmp_path, stop=lambda: first.done >= 2)
+    again = small.trainer(first.spec)
+    assert not again.resume(tmp_path) and again.done == 0
+    assert "is of a cuda device, this is a cpu; not used" in capfd.readouterr().err
+
+
 def test_going_on_with_other_threads_says_that_the_bits_may_differ(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,10 @@ from fairssl.data import annotated_subset, augment, augmentation, place, random_
 from fairssl.spec import RunSpec, TrainConfig
 from fairssl.train import Stopped, Trainer, together
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+    pytest.mark.filterwarnings("default"),  # those of compilers and drivers are not ours
+]
 
 METHODS = [name for name in ranks.methods() if name not in ranks.SPECIAL or name == "erm randaugment"]
 N_STEPS = 20
