@@ -90,6 +90,7 @@ def test_on_a_cpu_steps_are_eager() -> None:
 
 @pytest.mark.parametrize("sets", [{}, {"blur": 0.5}, {"recipe": "randaugment"}])
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_augmentation_compiles_without_a_break_and_to_the_same_views(sets: dict[str, Any]) -> None:
     config = TrainConfig(**sets)
     images = torch.randint(0, 256, (6, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
