@@ -86,13 +86,22 @@ def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
         splits.get(data)
 
 
-def run_here(jobs: Sequence[Job], store: RunStore, settings: Settings, log: Log, stop: Stop, wait: bool = True) -> None:
-    """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them."""
+def run_here(
+    jobs: Sequence[Job],
+    store: RunStore,
+    settings: Settings,
+    log: Log,
+    stop: Stop,
+    wait: bool = True,
+    n_workers: int = 1,
+) -> None:
+    """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them. `n_workers`:
+    how many processes there are with this one that were given these jobs."""
     worker = Worker(store, settings, log, stop)
     left, finished = list(jobs), 0
     while left:
         held = []
-        for pack in packs_of(left, settings, 1):
+        for pack in packs_of(left, replace(settings, device=str(worker.device)), n_workers):
             what = f"{name_of(pack[0].cells[0])}{f' and {len(pack) - 1} more seeds' if len(pack) > 1 else ''}"
             log.overall(f"{what} ({finished + 1} of {len(jobs)})", finished, len(jobs))
             busy = worker.run(pack)
@@ -665,7 +674,7 @@ def run_slurm(
     told: set[str] = set()
     for _ in range(DEATHS):
         count = min(workers, len(left))
-        rest = [_SlurmWalk(left, store.root.absolute(), settings) for _ in range(count)]
+        rest = [_SlurmWalk(left, store.root.absolute(), settings, count) for _ in range(count)]
         with executor.batch():
             submitted = [executor.submit(walk) for walk in rest]
         names = ", ".join(str(job.job_id) for job in submitted)
@@ -699,6 +708,7 @@ class _SlurmWalk:
     jobs: list[Job] = field(repr=False)
     root: Path
     settings: Settings
+    n_workers: int
 
     def __call__(self) -> None:
         import submitit
@@ -709,7 +719,7 @@ class _SlurmWalk:
         preempt = submitit.JobEnvironment()._usr_sig()
         try:
             with stop.listening(preempt):
-                run_here(self.jobs, RunStore(self.root), self.settings, Silent(), stop, wait=False)
+                run_here(self.jobs, RunStore(self.root), self.settings, Silent(), stop, False, self.n_workers)
         except (Stopped, KeyboardInterrupt):
             if stop.signal != preempt:
                 raise SystemExit(stop.exit_code) from None
