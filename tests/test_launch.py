@@ -295,9 +295,6 @@ import os, random, signal, sys
 from pathlib import Path
 import sklearn.linear_model, timm, torch, torchvision  # once, not in every child
 from fairssl.cli import run
-from fairssl.job import Job, Settings
-from fairssl.launch import packs_of
-from fairssl.pipeline import Plan
 torch.set_num_threads(1)
 from fairssl.train import Trainer
 import fairssl.pipeline, fairssl.store
@@ -320,8 +317,8 @@ def die(*args, **kwargs):
 def in_step(number):
     def arm():
         step, count = Trainer.step, [0]
-        def counted(self, index):
-            found = step(self, index)
+        def counted(self, *args):
+            found = step(self, *args)
             count[0] += 1
             if count[0] == number:
                 die()
