@@ -166,7 +166,7 @@ def run_workers(
         crew.dismiss()
         raise
     finally:
-        crew.meetings.cleanup()
+        crew.meetings.close()
 
 
 class _Crew:
@@ -183,8 +183,7 @@ class _Crew:
         self.processes: list[_Process] = []
         self.deaths: Counter[str] = Counter()
         self.not_before: dict[str, float] = {}  # of jobs that another command holds
-        self.n_started = 0
-        self.meetings = tempfile.TemporaryDirectory(prefix="fairssl-")
+        self.meetings = ExitStack()  # folders in which the processes of one worker find each other
 
     def work(self) -> None:
         while self.queue or any(one.pack for one in self.processes):
@@ -225,8 +224,10 @@ class _Crew:
                 idle.pipe.send(pack)
 
     def _start(self, devices: tuple[str, ...]) -> _Process:
-        self.n_started += 1
-        meeting = f"file://{self.meetings.name}/{self.n_started}"
+        meeting = ""
+        if len(devices) > 1:
+            folder = self.meetings.enter_context(tempfile.TemporaryDirectory(prefix="fairssl-"))
+            meeting = f"file://{folder}/meeting"
         started = [self._launch(device, (len(devices), i, meeting)) for i, device in enumerate(devices)]
         (process, pipe), *others = started
         for _, other in others:

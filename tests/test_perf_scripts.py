@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,17 +111,24 @@ def test_stages_of_one_run_add_up(measured: Any) -> None:
 def test_stages_extrapolates_a_table_from_a_slice_that_bench_ran(measured: Any) -> None:
     found = measured(
         "stages", "--table", "--device", "cpu", "--dataset", "synthfaces", "--image-size", "16", "--batch-size", "16",
-        "--encoder", "small_cnn", "--precision", "float32", "--epochs", "2", "--seeds", "2", *SMALL,
+        "--encoder", "small_cnn", "--precision", "float32", "--epochs", "2", "--seeds", "2", "--pack", "2", *SMALL,
     )  # fmt: skip
     assert [row["method"] for row in found["rows"]] == ["simclr", "sogclr", "byol", "simclr+ccl", "sofclr"]
     for row in found["rows"]:
-        assert row["runs"] == 2 and row["epochs"] == 2
+        assert row["runs"] == 2 and row["epochs"] == 2 and row["packed"] == 2
         assert row["training_seconds"] > 0 and row["evaluation_seconds"] > 0
     training = sum(row["training_seconds"] for row in found["rows"])
     assert found["slice_seconds"] > training
     rest = found["slice_seconds"] - training
     assert found["other_seconds"] == pytest.approx(rest)
-    assert 2 * rest < found["extrapolated_seconds"] <= 2 * (training * 100 / 2 + rest) * (1 + 1e-9)
+    assert 2 * rest < found["extrapolated_seconds"] < 2 * (training * 100 + rest)  # no epoch as long as both
+
+
+def test_an_extrapolated_run_has_one_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PERF))
+    stages = importlib.import_module("stages")
+    of_two = SimpleNamespace(timings={"train_seconds": 10.0, "first_epoch_seconds": 7.0}, spec={"train": {"epochs": 2}})
+    assert stages.of_epochs(of_two, 100) == 7 + 99 * 3
 
 
 @pytest.mark.slow
