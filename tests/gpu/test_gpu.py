@@ -154,7 +154,7 @@ def test_images_that_leave_no_room_stay_on_the_host(monkeypatch: pytest.MonkeyPa
 
 def test_bench_packs_captures_and_resumes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "--method", "simclr,sofclr", "--seeds", "2", "--epochs", "3", "--image-size", "16", "--json"]
-    words += ["--batch-size", "16", "--annotated", "0.3", "--device", "cuda", "--out", str(tmp_path)]
+    words += ["--batch-size", "16", "--annotated", "0.3", "--device", "cuda:0", "--out", str(tmp_path)]
     words += [word for text in (*small.SETS, "train.precision=bf16") for word in ("--set", text)]
     assert run(words) == 0
     first = json.loads(capfd.readouterr().out)
