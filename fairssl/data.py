@@ -523,6 +523,8 @@ def _augmentation(size: int, config: TrainConfig, compiled: bool) -> Augment:
         if usable:
             try:
                 return fast(images, u)
+            except (torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
             except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
                 usable = False
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -92,7 +92,9 @@ def _optimizer(kind: str, parameters: list[nn.Parameter], lr: Tensor, weight_dec
     on_gpu = lr.device.type == "cuda"
     if kind == "sgd":  # unless fused, it reads the learning rate back
         return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, fused=on_gpu)
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+    adam = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+    adam._warned_capturable_if_run_uncaptured = True  # the warm-up is, and means it
+    return adam
 
 
 class Trainer:
@@ -564,6 +566,8 @@ def together(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> lis
             except Exception as error:
                 ended[number] = error
                 left.remove(number)
+                if world.size() > 1 and not isinstance(error, Diverged):  # the others may be at this run still
+                    return [error if i in (number, *left) else found for i, found in enumerate(ended)]
             trainer.noise = _get_noise(trainer.device)
     return ended
 

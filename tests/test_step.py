@@ -256,3 +256,20 @@ def test_a_memory_mapped_pack_is_not_read_into_memory(tmp_path: Path) -> None:
     assert place(mapped, torch.device("cpu")).data_ptr() == mapped.ctypes.data
     data = DeviceSplit(torch.zeros(2, 3, 8, 8), torch.zeros(2), torch.zeros(2), torch.arange(2), streamed=True)
     assert data.device.type == "cpu"
+
+
+def test_of_several_processes_none_goes_on_with_a_pack_after_an_error_that_others_may_not_have_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next run's messages would meet those of the run that the others are still at."""
+    trainers = [small.trainer(small.cell("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
+    runs = [trainer.advance() for trainer in trainers]
+    together(trainers[:1], runs[:1])
+    monkeypatch.setattr("fairssl.world.size", lambda: 2)
+
+    def fails() -> Any:
+        raise MemoryError("here alone")
+        yield
+
+    ended = together(trainers[1:], [fails(), runs[2]])
+    assert all(isinstance(error, MemoryError) for error in ended) and trainers[2].done == 0

@@ -139,13 +139,17 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Ite
         return
     if spread.executor != "local" or spread.workers is not None or spread.n_devices > 1:
         raise UserError("torchrun starts the processes: leave --executor, --workers and --devices out")
+    if settings.pack > 1 and place[0] > 1:
+        raise UserError(
+            f"--pack {settings.pack}: torchrun's processes share a run, seeds do not share them; leave it out"
+        )
     from fairssl.job import GroupBroken, Stop
     from fairssl.launch import follow
     from fairssl.train import Stopped
 
     n, number, local = place
     kind = spread.workers_on(settings.device)[0][0].partition(":")[0]
-    settings = replace(settings, device=f"cuda:{local}" if kind == "cuda" else kind)
+    settings = replace(settings, device=f"cuda:{local}" if kind == "cuda" else kind, pack=1)
     with world.joined(settings.device, n, number):
         try:
             if number == 0:

@@ -30,6 +30,12 @@ METHODS = [name for name in ranks.methods() if name not in ranks.SPECIAL or name
 N_STEPS = 20
 
 
+@pytest.fixture(autouse=True)
+def without_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums in another order are no fault, but Adam makes full steps of noise in gradients near zero."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+
+
 def gpu() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
@@ -100,7 +106,11 @@ def test_compiled_augmentation_is_the_eager_one() -> None:
         gen = torch.Generator(gpu()).manual_seed(0)
         images = torch.randint(0, 256, (32, 3, 48, 48), dtype=torch.uint8, device=gpu(), generator=gen)
         u = random_numbers(32, config, gen)
-        assert torch.allclose(augmentation(32, config, gpu())(images, u), augment(images, 32, config, u), atol=1e-3)
+        difference = (augmentation(32, config, gpu())(images, u) - augment(images, 32, config, u)).abs()
+        if config.recipe == "randaugment":  # it rounds to whole levels: one bit moves a pixel by one or more
+            assert difference.mean() < 1e-3 and (difference < 1e-2).float().mean() > 0.99
+        else:
+            assert difference.max() < 1e-3
 
 
 @pytest.mark.parametrize("name", ["sofclr", "vae+mmd"])
