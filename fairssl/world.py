@@ -232,7 +232,7 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Ten
     if size() == 1:
         return list(gradients)
     found: list[Tensor | None] = list(gradients)
-    for dtype in {g.dtype for g in found if g is not None}:
+    for dtype in dict.fromkeys(g.dtype for g in found if g is not None):  # in one order everywhere
         at = [i for i, g in enumerate(found) if g is not None and g.dtype == dtype]
         flat = torch.cat([_share(parameters[i], found[i]) for i in at])  # type: ignore[arg-type]
         dist.all_reduce(flat)
