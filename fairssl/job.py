@@ -62,10 +62,12 @@ class Stop:
         self.signal = self.signal or number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None or not self._training:  # a second Ctrl-C does not wait for the step
+        # A second Ctrl-C does not wait for the step. A second SIGTERM is the same wish: a group of processes that is sent
+        # one gets it from the sender and from its parent.
+        if not self._training or (self.signal is not None and number == signal.SIGINT):
             self.signal = self.signal or number
             raise KeyboardInterrupt
-        self.signal = number
+        self.signal = self.signal or number
 
     @contextmanager
     def listening(self, *more: int) -> Iterator[None]:

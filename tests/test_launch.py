@@ -17,7 +17,7 @@ from reference import small
 
 from fairssl import registry
 from fairssl.cli import run
-from fairssl.job import Job, Settings
+from fairssl.job import Job, Settings, Stop
 from fairssl.launch import packs_of
 from fairssl.pipeline import Plan
 from fairssl.store import RunStore
@@ -27,10 +27,11 @@ TINY = ["--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "
 LONG = ("--method", "simclr", "--epochs", "4000")
 
 
-def start(out: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+def start(out: Path, *words: str, session: bool = False, **env: str) -> subprocess.Popen[str]:
     call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--out", str(out), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(call, **pipes, text=True, env=environment, start_new_session=session)
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
@@ -599,3 +600,15 @@ def test_a_killed_pack_goes_on_run_by_run(tmp_path: Path) -> None:
     _, err = finish(process)
     assert err.count("another one goes on from its checkpoint") == 2
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+
+
+def test_a_second_sigterm_waits_for_the_step_and_a_ctrl_c_after_it_does_not() -> None:
+    stop = Stop()
+    with stop.listening(), stop.training():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop() and stop.exit_code == 75
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+    assert stop.exit_code == 75
