@@ -420,6 +420,15 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
             log.send("error", error)
 
 
+def torchrun() -> tuple[int, int, int] | None:
+    """(processes, number of this one, its number on this machine) where torchrun started this process; else None."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+    if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
+        return None
+    n, number, local = (int(os.environ[name]) for name in names)
+    return n, number, local
+
+
 def follow(settings: Settings, root: Path, stop: Stop) -> None:
     """Be one of several processes that train each run together, until the first lets go."""
     from fairssl import world

@@ -206,7 +206,7 @@ class Trainer:
         pixels = {}
         for name, batch in batches.items():
             x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
-            pixels[name] = world.mine(x) if len(x) == n_rows[name] else x
+            pixels[name] = world.mine(x) if self.joint_views else x
         if self.config.join_streams:
             joined = world.local(self.encoder, torch.cat(list(pixels.values())))
             found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))

@@ -10,7 +10,6 @@ the identity.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -52,15 +51,6 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
     dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number, timeout=timedelta(days=7))
     yield
     dist.destroy_process_group()  # not after an error: it may wait for processes that are gone
-
-
-def from_torchrun() -> tuple[int, int, int] | None:
-    """(processes, number of this one, its number on this machine) where torchrun started this process; else None."""
-    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
-    if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
-        return None
-    n, number, local = (int(os.environ[name]) for name in names)
-    return n, number, local
 
 
 # --------------------------------------------------------------------------- rows

@@ -131,9 +131,9 @@ def _pack(text: str, spread: _Spread) -> int:
 def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Iterator[Settings | None]:
     """The settings, with this process's device where torchrun started it; None where another does what the command says
     and this one has, in here, done its part."""
-    from fairssl import world
+    from fairssl.launch import torchrun
 
-    place = world.from_torchrun()
+    place = torchrun()
     if place is None:
         yield settings
         return
@@ -143,6 +143,7 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Ite
         raise UserError(
             f"--pack {settings.pack}: torchrun's processes share a run, seeds do not share them; leave it out"
         )
+    from fairssl import world
     from fairssl.job import GroupBroken, Stop
     from fairssl.launch import follow
     from fairssl.train import Stopped
@@ -174,12 +175,15 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Ite
 @contextmanager
 def _or_let_go() -> Iterator[None]:
     """A mistake of the user's in the block also lets those go that torchrun started beside this process."""
-    from fairssl import world
-
     try:
         yield
     except UserError:
-        world.from_first(None)
+        from fairssl.launch import torchrun
+
+        if torchrun() is not None:
+            from fairssl import world
+
+            world.from_first(None)
         raise
 
 
