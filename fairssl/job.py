@@ -188,46 +188,42 @@ class Worker:
         splits = self.splits.get(jobs[0].cells[0].spec.data)
         failed = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for job, run, error in self._trained(jobs, splits):
-                if error is not None:
-                    failed |= self._ended_badly(job, run, error, splits)
-                else:
-                    failed |= self._judge(job, run, splits)
+            for run in self._trained(jobs, splits):
+                bad = self._judge(run, splits) if run.error is None else self._ended_badly(run, run.error, splits)
+                failed |= bad
         if failed and world.size() > 1:
             raise GroupBroken(f"{name_of(jobs[0].cells[0])} failed", recorded=True)
 
-    def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[tuple[Job, _Run, Exception | None]]:
-        """The jobs with their trainers at their last step, or what went wrong with them."""
+    def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[_Run]:
+        """The jobs' runs, with their trainers at the last step, or with what went wrong."""
         from fairssl.train import Stopped, together
 
-        prepared: list[tuple[Job, _Run, Exception | None]] = []
-        for job in jobs:
-            run = _Run(Live(self.store, job.key, job.cells) if self.leads else None, self.log)
-            fault: Exception | None = None
+        runs = [_Run(job, Live(self.store, job.key, job.cells) if self.leads else None, self.log) for job in jobs]
+        for run in runs:
             try:
-                self._prepare(job, run, splits)
+                self._prepare(run, splits)
             except Exception as error:
-                fault = error
-            prepared.append((job, run, fault))
-        going = [(job, run) for job, run, fault in prepared if fault is None and run.trainer.n_steps and not run.saved]
-        for _, run in going:
+                run.error = error
+        new = [run for run in runs if run.error is None and not run.saved]
+        going = [run for run in new if run.trainer.n_steps]
+        for run in going:
             run.packed = len(going)
         with self.stop.training():
-            trainers = [run.trainer for _, run in going]
-            ended = together(trainers, [self._training(job, run) for job, run in going])
-        errors = {job.key: error for (job, _), error in zip(going, ended, strict=True)}
-        stopped = next((error for error in ended if isinstance(error, Stopped)), None)
-        if stopped is not None:
-            raise stopped
-        for job, run, fault in prepared:
-            if fault is None and not run.saved and not run.trainer.n_steps:
-                self._keep(job, run)
-        return [(job, run, fault or errors.get(job.key)) for job, run, fault in prepared]
+            ended = together([run.trainer for run in going], [self._training(run) for run in going])
+        for run, end in zip(going, ended, strict=True):
+            if isinstance(end, Stopped):
+                raise end
+            run.error = end
+        for run in new:
+            if not run.trainer.n_steps:
+                self._keep(run)
+        return runs
 
-    def _prepare(self, job: Job, run: _Run, splits: Splits) -> None:
+    def _prepare(self, run: _Run, splits: Splits) -> None:
         """Give the run its trainer: at the first step, or with the weights that the store has."""
         from fairssl import world
 
+        job = run.job
         spec = job.cells[0].spec
         run.trainer = trainer = prepare(spec, splits, self.device, self._images(splits, spec.data.dataset))
         saved = world.from_first(self.store.read_pretrain(job.key) if self.leads else None)
@@ -259,15 +255,16 @@ class Worker:
             self._placed = (splits, images)
         return self._placed[1]
 
-    def _training(self, job: Job, run: _Run) -> Iterator[None]:
+    def _training(self, run: _Run) -> Iterator[None]:
         """The run's steps, and then its place in the store."""
-        cell, trainer = job.cells[0], run.trainer
+        job, trainer = run.job, run.trainer
+        cell = job.cells[0]
         work = self.store.work_dir(job.key) if self.leads else None
         logger: Logger | None = None
 
         def epoch(row: Mapping[str, float]) -> None:
             nonlocal logger
-            if not self.leads or work is None:
+            if work is None:  # the first process writes for all
                 return
             if logger is None:  # now it is known where the training went on from
                 before, spec = trainer.history[:-1], cell.spec.model_dump(mode="json")
@@ -280,9 +277,9 @@ class Worker:
         finally:
             if logger is not None:
                 logger.close()
-        self._keep(job, run)
+        self._keep(run)
 
-    def _keep(self, job: Job, run: _Run) -> None:
+    def _keep(self, run: _Run) -> None:
         """Write a finished pretraining into the store, and down what it cost."""
         trainer, steps = run.trainer, run.trainer.n_steps - run.trainer.resumed_at
         seconds = trainer.seconds / run.packed  # its share, where several had the device
@@ -298,10 +295,11 @@ class Worker:
             run.timings.setdefault("seconds_per_epoch", 0.0)
             run.timings["steps_per_epoch"] = trainer.steps_per_epoch if trainer.n_steps else 0
         if self.leads:
-            content = {"pretrain_key": job.key, "spec": job.cells[0].spec.model_dump(mode="json")}
-            self.store.write_pretrain(job.key, content, trainer.parameters_and_buffers(), trainer.history)
+            key, spec = run.job.key, run.job.cells[0].spec.model_dump(mode="json")
+            content = {"pretrain_key": key, "spec": spec}
+            self.store.write_pretrain(key, content, trainer.parameters_and_buffers(), trainer.history)
 
-    def _ended_badly(self, job: Job, run: _Run, error: Exception, splits: Splits) -> bool:
+    def _ended_badly(self, run: _Run, error: Exception, splits: Splits) -> bool:
         """Records for the cells of a pretraining that did not end well; whether it failed, and did not just diverge."""
         import torch
 
@@ -309,32 +307,32 @@ class Worker:
         from fairssl.train import Diverged
 
         if world.is_loss(error):
-            raise GroupBroken(f"{name_of(job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
+            raise GroupBroken(f"{name_of(run.job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
         if isinstance(error, UserError):  # a StoreError is one
             raise error
         if isinstance(error, OSError):
             raise StoreError(self.store.root, error) from error
         if isinstance(error, Diverged):
-            self._all_ended(job.cells, "diverged", str(error), splits)
+            self._all_ended(run.job.cells, "diverged", str(error), splits)
             return False
         text = "".join(traceback.format_exception(error))
         if not self.leads:  # it writes no record, and may be the only one that knows
             print(f"fairssl: process {world.rank()}: {text.strip().splitlines()[-1]}", file=sys.stderr)
         if run.packed > 1 and isinstance(error, torch.OutOfMemoryError):
             self.log.note(
-                f"{name_of(job.cells[0])}: out of memory with {run.packed} seeds at once; --pack 1 needs less"
+                f"{name_of(run.job.cells[0])}: out of memory with {run.packed} seeds at once; --pack 1 needs less"
             )
-        self._all_ended(job.cells, "failed", text, splits)
+        self._all_ended(run.job.cells, "failed", text, splits)
         return True
 
-    def _judge(self, job: Job, run: _Run, splits: Splits) -> bool:
+    def _judge(self, run: _Run, splits: Splits) -> bool:
         """A record for every cell of a finished pretraining; whether one failed."""
         from fairssl import world
 
         embedded: Embedded | None = None
         embedded_on: object = None
         failed = False
-        for cell in job.cells:
+        for cell in run.job.cells:
             started = time.perf_counter()
             try:
                 splits = self.splits.get(cell.spec.data)
@@ -349,7 +347,7 @@ class Worker:
                 raise
             except Exception as error:  # whatever a cell dies of belongs in its record
                 if world.is_loss(error):
-                    self._ended_badly(job, run, error, splits)
+                    self._ended_badly(run, error, splits)
                 self._all_ended([cell], "failed", traceback.format_exc(), splits)
                 failed = True
                 continue
@@ -370,8 +368,9 @@ class _Run:
 
     trainer: Trainer
 
-    def __init__(self, live: Live | None, log: Log) -> None:
-        self.live, self.log = live, log
+    def __init__(self, job: Job, live: Live | None, log: Log) -> None:
+        self.job, self.live, self.log = job, live, log
+        self.error: Exception | None = None  # what it ended with before its last step
         self.saved = False  # the store has it already
         self.packed = 1  # how many train on the device at the same time
         self.views_per_step = 0
