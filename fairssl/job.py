@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -112,15 +113,17 @@ class Log(Protocol):
         """A cell has its record."""
 
 
-class GroupBroken(RuntimeError):
-    """Something failed in one of several processes that train a run together; the others may wait for it for ever.
+class WorkerBroken(RuntimeError):
+    """This process can do no more work: its GPU answers every call with an error, or something failed in one of several
+    processes that train a run together, and the others may wait for it for ever.
 
-    `recorded`: it is in the records of the run's cells. Else a process was lost, and the run can be tried again.
+    `recorded`: what failed is in the records of its cells, and `left` are the keys of the jobs that still have cells to do.
+    Else a process was lost, and the run can be tried again.
     """
 
-    def __init__(self, message: str, recorded: bool) -> None:
+    def __init__(self, message: str, recorded: bool, left: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.recorded = recorded
+        self.recorded, self.left = recorded, list(left)
 
 
 class Worker:
@@ -140,7 +143,7 @@ class Worker:
         """Do what of the jobs, which train together, is still to do; gives those that another live process is at.
 
         A cell that fails leaves a record that says so and stops no other. `UserError` (`StoreError` for a disk that
-        refuses), `Stopped` and KeyboardInterrupt pass through, and `GroupBroken` where several processes cannot go on.
+        refuses), `Stopped` and KeyboardInterrupt pass through, and `WorkerBroken` where this process cannot go on.
         """
         from fairssl import world
 
@@ -186,13 +189,57 @@ class Worker:
         from fairssl import world
 
         splits = self.splits.get(jobs[0].cells[0].spec.data)
-        failed = False
+        failed = lost = False
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for run in self._trained(jobs, splits):
-                bad = self._judge(run, splits) if run.error is None else self._ended_badly(run, run.error, splits)
+            for run in self._settled(jobs, splits):
+                if run.error is not None:
+                    bad = self._ended_badly(run, run.error, splits)
+                else:
+                    bad = not lost and self._judge(run, splits)
                 failed |= bad
-        if failed and world.size() > 1:
-            raise GroupBroken(f"{name_of(jobs[0].cells[0])} failed", recorded=True)
+                lost = lost or (bad and self._device_lost())
+        if lost or (failed and world.size() > 1):
+            what = f"{name_of(jobs[0].cells[0])} failed{f', and {self.device} with it' if lost else ''}"
+            raise WorkerBroken(what, recorded=True, left=[job.key for job in jobs if self._has_more(job)])
+
+    def _device_lost(self) -> bool:
+        """Whether the GPU answers with an error from now on, as after an illegal access: all that this process could do on
+        it would fail."""
+        import torch
+
+        if self.device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False
+
+    def _has_more(self, job: Job) -> bool:
+        return any(is_due(self.store.state(cell.spec.key), retry_failed=False) for cell in job.cells)
+
+    def _settled(self, jobs: Sequence[Job], splits: Splits) -> Iterator[_Run]:
+        """The jobs' runs as `_trained` together gives them; of a pack that nobody asked for, those that the device had no
+        memory for beside the others are trained again alone."""
+        import torch
+
+        runs, alone = self._trained(jobs, splits), list[Job]()
+        while runs:
+            run = runs.pop(0)
+            if len(jobs) > 1 and self.settings.pack == 0 and isinstance(run.error, torch.OutOfMemoryError):
+                alone.append(run.job)
+            else:
+                yield run
+        if alone:
+            name = name_of(alone[0].cells[0])
+            self.log.note(
+                f"{name}: out of memory with {len(jobs)} seeds at once; {len(alone)} are trained again, one at a time"
+            )
+        del run  # its error holds tensors
+        for job in alone:
+            gc.collect()
+            torch.cuda.empty_cache()
+            yield from self._trained([job], splits)
 
     def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[_Run]:
         """The jobs' runs, with their trainers at the last step, or with what went wrong."""
@@ -232,8 +279,7 @@ class Worker:
             run.saved = True
             return
         for name, stream in trainer.streams.items():
-            asked = spec.train.annotated_batch_size if name == "annotated" else 0
-            if stream.n_images < (asked or spec.train.batch_size):
+            if stream.n_images < spec.train.batch_of(name):
                 self.log.note(f"the {name!r} stream has {stream.n_images} images: that is its batch, each step")
         run.views_per_step = sum(s.batch_size for s in trainer.streams.values()) * trainer.n_views
         if run.live is not None:
@@ -307,7 +353,7 @@ class Worker:
         from fairssl.train import Diverged
 
         if world.is_loss(error):
-            raise GroupBroken(f"{name_of(run.job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
+            raise WorkerBroken(f"{name_of(run.job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
         if isinstance(error, UserError):  # a StoreError is one
             raise error
         if isinstance(error, OSError):
@@ -350,6 +396,8 @@ class Worker:
                     self._ended_badly(run, error, splits)
                 self._all_ended([cell], "failed", traceback.format_exc(), splits)
                 failed = True
+                if self._device_lost():
+                    break
                 continue
             spent = {**run.timings, "evaluate_seconds": time.perf_counter() - started}
             run.timings = {}  # only the cell that paid for the training says what it cost

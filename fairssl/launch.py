@@ -26,14 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from fairssl import registry
-from fairssl.job import GroupBroken, Job, Log, Settings, Stop, Worker, write_lost
+from fairssl.job import Job, Log, Settings, Stop, Worker, WorkerBroken, write_lost
 from fairssl.loggers import need
 from fairssl.pipeline import Cell, Plan, SplitsCache
+from fairssl.spec import check_share
 from fairssl.store import Predictions, Record, RunStore
 from fairssl.types import UserError
 from fairssl.watch import Survey, is_due, name_of
 
 SECONDS_TO_FOLLOW = 15.0  # that the other processes of a run have to end when its first has
+SECONDS_TO_END = 60.0  # that they have where one of them may still write a checkpoint
 POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
 DEATHS = 2  # a job whose worker died that often is given up
 
@@ -77,6 +79,14 @@ def _filling(job: Job, device: str, at_most: int) -> int:
     n_views = max(part.n_views for part in parts) * len(spec.method.streams)
     pixels = spec.train.batch_size * n_views * spec.data.image_size**2
     return max(1, min(MOST, at_most, FULL // pixels))
+
+
+def check_devices(plan: Plan, n: int) -> None:
+    """Refuse a batch that cannot be divided among `n` devices before anything is started. A set that is smaller than its
+    batch is found by the run itself."""
+    for cell in plan.cells:
+        for stream in cell.spec.method.streams:
+            check_share(stream, cell.spec.train.batch_of(stream), n)
 
 
 def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
@@ -131,15 +141,16 @@ class _Process:
     incomplete_since: float | None = None  # when one of the others was first seen dead
 
     def wait(self) -> int:
-        """Wait for all of them to end; how the first did. Without it the others have nothing left to do."""
-        code = self.process.wait()
-        for other in self.others:
-            try:
-                other.wait(SECONDS_TO_FOLLOW)
-            except subprocess.TimeoutExpired:  # in a message that nobody will answer
-                other.kill()
-                other.wait()
-        return code
+        """Wait for all of them to end; how the first did. Of several none has much left to do once one has ended."""
+        members = self.process, *self.others
+        deadline = math.inf
+        while any(one.poll() is None for one in members):
+            if any(one.poll() is not None for one in members):
+                deadline = min(deadline, time.monotonic() + SECONDS_TO_END)
+            if time.monotonic() > deadline:  # in a message that nobody will answer
+                self.kill()
+            time.sleep(0.02)
+        return self.process.wait()
 
     def kill(self) -> None:
         for one in (self.process, *self.others):
@@ -274,12 +285,13 @@ class _Crew:
         elif kind in ("end", "broken"):
             held = tuple(job for job in one.pack if job.key in rest[0])
             self.finished += len(one.pack) - len(held)
-            if held:
+            one.pack = ()
+            if kind == "broken":
+                self._retire(one)
+                self._again(held, "broke down")
+            elif held:
                 self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in held})
                 self.queue.append(held)
-            one.pack = ()
-            if kind == "broken":  # they cannot go on together
-                self._retire(one)
             self._show("", 0, 0)
         else:
             raise rest[0]
@@ -297,9 +309,10 @@ class _Crew:
         self.processes.remove(one)
         one.pipe.close()
         lost = [code for code in (other.poll() for other in one.others) if code]
-        code = one.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            one.process.wait(SECONDS_TO_FOLLOW)
         one.kill()
-        one.wait()
+        code = one.wait()
         self.free_devices.append(one.devices)
         return min([*lost, code])
 
@@ -309,17 +322,19 @@ class _Crew:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if not one.pack:
             raise RuntimeError(f"a worker process could not start ({how}); what it said is above")
-        for job in reversed(one.pack):
+        self._again(one.pack, f"died ({how}{'; out of memory?' if code == -9 else ''})")
+
+    def _again(self, jobs: Sequence[Job], what: str) -> None:
+        """Jobs of a worker that came to an end over them: once more, each alone, or given up."""
+        for job in reversed(jobs):
             self.deaths[job.key] += 1
-            what = (
-                f"the worker process of {name_of(job.cells[0])} died ({how}{'; out of memory?' if code == -9 else ''})"
-            )
+            said = f"the worker process of {name_of(job.cells[0])} {what}"
             if self.deaths[job.key] < DEATHS:
-                self.log.note(f"{what}; another one goes on from its checkpoint")
+                self.log.note(f"{said}; another one goes on from its checkpoint")
                 self.queue.appendleft((job,))
                 continue
-            self.log.note(f"{what} again; given up")
-            write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
+            self.log.note(f"{said} again; given up")
+            write_lost(job, self.store, f"{said}, {DEATHS} times", self.log)
             self.finished += 1
 
     def dismiss(self) -> None:
@@ -383,8 +398,11 @@ def serve(fd: int) -> None:
             pass
         except SystemExit as error:
             code = int(error.code or 0)
-        except GroupBroken:
+        except WorkerBroken:
             code = 1
+        except UserError as error:  # they have not met
+            print(f"fairssl: {error}", file=sys.stderr)
+            code = 2
     os._exit(stop.exit_code if stop() else code)  # no exit handler may keep a worker whose parent is gone
 
 
@@ -410,9 +428,9 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
                 held: list[Job] = []
                 try:
                     held = worker.run(pack)
-                except GroupBroken as error:
+                except WorkerBroken as error:
                     if error.recorded:
-                        log.send("broken", [])
+                        log.send("broken", error.left)
                     raise
                 log.send("end", [job.key for job in held])
             worker.dismiss()
@@ -425,6 +443,9 @@ def torchrun() -> tuple[int, int, int] | None:
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
     if any(name not in os.environ for name in (*names, "MASTER_ADDR", "MASTER_PORT")):
         return None
+    for name in names:
+        if not os.environ[name].isdecimal():
+            raise UserError(f"{name}={os.environ[name]!r} in the environment: torchrun sets a number; take it out")
     n, number, local = (int(os.environ[name]) for name in names)
     return n, number, local
 
@@ -592,12 +613,15 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
-                return "held" if Worker(RunStore(root), settings, Silent(), stop).run([job]) else "done"
+                with suppress(WorkerBroken):  # its records say what happened, and Ray ends a process after a GPU's task
+                    return "held" if Worker(RunStore(root), settings, Silent(), stop).run([job]) else "done"
+                return "done"
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.prepare()
                 _put(store.pretrain_dir(job.key), pretrained)
-                Worker(store, settings, Silent(), stop).run([job])
+                with suppress(WorkerBroken):
+                    Worker(store, settings, Silent(), stop).run([job])
                 results = {cell.spec.key: _packed(store, "results", cell.spec.key) for cell in job.cells}
                 return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
         except Stopped as error:

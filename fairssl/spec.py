@@ -137,6 +137,10 @@ class TrainConfig(_Written, PluginConfig):
     rand_ops: int = Field(2, ge=1, le=8)  # RandAugment's N: operations per image
     rand_magnitude: float = Field(9.0, ge=0, le=30)  # RandAugment's M
 
+    def batch_of(self, stream: str) -> int:
+        """Images that a step takes of a stream that has as many."""
+        return (self.annotated_batch_size if stream == "annotated" else 0) or self.batch_size
+
 
 class ProbeConfig(_Written, PluginConfig):
     """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at epoch 10."""
@@ -219,6 +223,14 @@ def derive_seed(*parts: object) -> int:
 
 
 # --------------------------------------------------------------------------- the method grammar
+
+
+def check_share(stream: str, batch_size: int, n_devices: int) -> None:
+    """Refuse a batch that would leave one of several devices without an image."""
+    if batch_size < n_devices:
+        raise UserError(
+            f"{n_devices} devices: a step of the {stream!r} stream has {batch_size} images; at most as many devices"
+        )
 
 
 def parse_method(text: str) -> Method:

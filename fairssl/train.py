@@ -29,7 +29,7 @@ from fairssl import registry, world
 from fairssl.data import DeviceSplit, IndexStream, Prefetch, augmentation, cells_of, random_numbers, repeated
 from fairssl.nn import at_least_float32
 from fairssl.parts import Encoder, Objective, Part
-from fairssl.spec import RunSpec, derive_seed
+from fairssl.spec import RunSpec, check_share, derive_seed
 from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
 
 CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
@@ -75,12 +75,11 @@ def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
     """The streams that the method draws, the one that makes an epoch first."""
     streams = {}
     for name in spec.method.streams:
-        if name == "all":
-            positions, batch_size = torch.arange(len(data.target)), spec.train.batch_size
-        else:
-            positions, batch_size = data.annotated.cpu(), spec.train.annotated_batch_size or spec.train.batch_size
+        positions = torch.arange(len(data.target)) if name == "all" else data.annotated.cpu()
         cells = cells_of(spec.method.sampler, data, data.annotated) if name == "annotated" else None
-        streams[name] = IndexStream(name, positions, batch_size, spec.seed, None if cells is None else cells.cpu())
+        streams[name] = IndexStream(
+            name, positions, spec.train.batch_of(name), spec.seed, None if cells is None else cells.cpu()
+        )
         if streams[name].batch_size < 2:
             raise UserError(
                 f"the {name!r} stream has {len(positions)} image(s): 0 training batches; at least 2 are needed"
@@ -123,11 +122,7 @@ class Trainer:
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
         self.n_views = max(part.n_views for part in self.parts.values())
         for name, stream in self.streams.items():
-            n_rows = stream.batch_size * self.n_views
-            if n_rows < world.size():
-                raise UserError(
-                    f"{world.size()} devices: a step of the {name!r} stream has {n_rows} views; at most as many devices"
-                )
+            check_share(name, stream.batch_size, world.size())
         # Does a part need everybody's pixels, or is it enough to augment the rows that are encoded here?
         self.joint_views = any("views" in p.sees or type(p).views is not Part.views for p in self.parts.values())
         self.augment = augmentation(spec.data.image_size, self.config, self.device)

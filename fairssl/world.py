@@ -10,10 +10,13 @@ the identity.
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,17 +24,62 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fairssl.types import UserError
+
 T = TypeVar("T")
+MEETING = timedelta(minutes=5)  # that all processes of a run have to find each other
+# The first judges a run while the others wait; that takes as long as it takes, and a death is told by the launcher.
+FOREVER = timedelta(days=7)
+LATE = timedelta(seconds=15)  # after which who waits for others says so
+
+
+class Group(Protocol):
+    """What a step needs of the others."""
+
+    size: int
+    rank: int
+
+    def add(self, x: Tensor) -> None:
+        """Replace `x` by its sum over all, in place."""
+
+
+class _Played(threading.local):
+    group: Group | None = None
+
+
+_played = _Played()
+
+
+@contextmanager
+def played(group: Group) -> Iterator[None]:
+    """Within it this thread is one of `group`: a check lets threads play the processes of a step."""
+    _played.group = group
+    try:
+        yield
+    finally:
+        _played.group = None
 
 
 def size() -> int:
     """How many processes train this run."""
+    if _played.group is not None:
+        return _played.group.size
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
     """Which of them this is; the first, 0, is the one that reads and writes files."""
+    if _played.group is not None:
+        return _played.group.rank
     return dist.get_rank() if size() > 1 else 0
+
+
+def _add(x: Tensor) -> None:
+    """Replace `x` by its sum over all processes, in place."""
+    if _played.group is not None:
+        _played.group.add(x)
+    else:
+        dist.all_reduce(x)
 
 
 def rows(n: int) -> slice:
@@ -47,10 +95,40 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-    # The first judges a run while the others wait; that takes as long as it takes, and a death is told by the launcher.
-    dist.init_process_group(backend, init_method=meeting, world_size=n, rank=number, timeout=timedelta(days=7))
+    store = _met(n, number, meeting)
+    dist.init_process_group(backend, store=store, world_size=n, rank=number, timeout=FOREVER)
     yield
     dist.destroy_process_group()  # not after an error: it may wait for processes that are gone
+
+
+def _met(n: int, number: int, meeting: str) -> dist.Store:
+    """A store that all processes share, once all have come; a `UserError` if one has not within `MEETING`."""
+    late = threading.Timer(LATE.total_seconds(), _say_late, (n, number, meeting))
+    late.start()
+    try:
+        store, *_ = next(dist.rendezvous(meeting, number, n, timeout=MEETING))
+        store.set(f"here/{number}", "yes")
+        store.wait([f"here/{other}" for other in range(n)], MEETING)
+        store.set_timeout(FOREVER)
+    except RuntimeError as error:  # the stores' timeouts have no type in common
+        out = "; if torchrun is not meant, take WORLD_SIZE, RANK and MASTER_ADDR out of the environment"
+        raise UserError(
+            f"process {number} of {n} did not find the others at {_place(meeting)} in {MEETING.seconds} s"
+            f"{out if meeting == 'env://' else ''}"
+        ) from error
+    finally:
+        late.cancel()
+    return store
+
+
+def _place(meeting: str) -> str:
+    if meeting != "env://":
+        return meeting
+    return f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
+
+
+def _say_late(n: int, number: int, meeting: str) -> None:
+    print(f"fairssl: process {number} waits for the others of {n} at {_place(meeting)}", file=sys.stderr, flush=True)
 
 
 # --------------------------------------------------------------------------- rows
@@ -61,7 +139,7 @@ def _filled(local: Tensor, n: int) -> Tensor:
     exact = torch.float32 if local.dtype in (torch.float16, torch.bfloat16) else local.dtype
     whole = local.new_zeros(n, *local.shape[1:], dtype=exact)
     whole[rows(n)] = local
-    dist.all_reduce(whole)
+    _add(whole)
     return whole.to(local.dtype)
 
 
@@ -98,8 +176,12 @@ def gather_with_grad(local: Tensor, n: int) -> Tensor:
 
 
 def mine(whole: Tensor) -> Tensor:
-    """(n, ...) -> this process's rows; differentiable."""
-    return whole if size() == 1 else _Mine.apply(whole)
+    """(n, ...) -> this process's rows; differentiable. There must be at least one for each process."""
+    if size() == 1:
+        return whole
+    if len(whole) < size():
+        raise ValueError(f"{len(whole)} rows cannot be divided among {size()} processes")
+    return _Mine.apply(whole)
 
 
 def sharded(network: nn.Module, x: Tensor) -> Tensor:
@@ -159,7 +241,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         total = x.clone()
-        dist.all_reduce(total)
+        _add(total)
         return total
 
     @staticmethod
@@ -225,7 +307,7 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Ten
     for dtype in dict.fromkeys(g.dtype for g in found if g is not None):  # in one order everywhere
         at = [i for i, g in enumerate(found) if g is not None and g.dtype == dtype]
         flat = torch.cat([_share(parameters[i], found[i]) for i in at])  # type: ignore[arg-type]
-        dist.all_reduce(flat)
+        _add(flat)
         for i, part in zip(at, flat.split([parameters[i].numel() for i in at]), strict=True):
             found[i] = part.view(parameters[i].shape)
     return found

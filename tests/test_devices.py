@@ -101,9 +101,11 @@ def test_torchrun_tells_a_mistake_in_one_line_and_ends(tmp_path: Path) -> None:
     assert "celeba" in ours and "Traceback" not in ours
 
 
-def test_more_processes_than_views_is_a_mistake_told_in_one_line(tmp_path: Path) -> None:
-    _, err = finish(start(tmp_path, "--devices", "5", "--batch-size", "2", "--method", "ce"), 2)
-    assert "a step of the 'annotated' stream has 2 views; at most as many devices" in err
+def test_more_processes_than_images_is_a_mistake_told_in_one_line(tmp_path: Path) -> None:
+    for more in ([], ["--dry-run"]):
+        _, err = finish(start(tmp_path, "--devices", "5", "--batch-size", "2", "--method", "ce", *more), 2)
+        assert "5 devices: a step of the 'annotated' stream has 2 images; at most as many devices" in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dead_process_takes_its_run_down_and_the_next_ones_go_on_from_the_checkpoint(tmp_path: Path) -> None:

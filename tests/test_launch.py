@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from reference import small
+from reference.plugin_package import OBJECTIVE, write_package
 
-from fairssl import registry
+from fairssl import registry, train
 from fairssl.cli import run
-from fairssl.job import Job, Settings, Stop
-from fairssl.launch import packs_of
+from fairssl.job import Job, Settings, Stop, Worker, WorkerBroken
+from fairssl.launch import Silent, packs_of
 from fairssl.pipeline import Plan
 from fairssl.store import RunStore
+from fairssl.train import Trainer, together
 
 SETS = [word for text in small.SETS for word in ("--set", text)]
 TINY = ["--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3", *SETS]
@@ -297,7 +300,7 @@ from pathlib import Path
 import sklearn.linear_model, timm, torch, torchvision  # once, not in every child
 from fairssl.cli import run
 torch.set_num_threads(1)
-from fairssl.train import Trainer
+from fairssl.train import Trainer, together
 import fairssl.pipeline, fairssl.store
 
 root, words = Path(sys.argv[1]), sys.argv[2:]
@@ -589,6 +592,97 @@ def test_packed_seeds_leave_the_bits_of_single_ones_also_in_workers(tmp_path: Pa
     assert bits(tmp_path / "alone") == bits(tmp_path / "packed") == bits(tmp_path / "workers")
     sizes = [record.timings.get("packed") for record in RunStore(tmp_path / "packed").records()]
     assert sorted(sizes, key=str) == [2, 2, 2, 2, None, None]
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def worked(out: Path, pack: int, jobs: list[Job], log: Silent) -> RunStore:
+    store = RunStore(out)
+    store.prepare()
+    assert Worker(store, Settings({"synthfaces": None}, pack=pack), log, Stop()).run(jobs) == []
+    return store
+
+
+def ends_with(error: Exception, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs train as ever, but that their runs from number `first` on end with this error."""
+
+    def cut(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> list[Exception | None]:
+        if len(runs) == 1:
+            return together(trainers, runs)
+        return [*together(trainers[:first], runs[:first]), *[error] * (len(runs) - first)]
+
+    monkeypatch.setattr(train, "together", cut)
+
+
+def test_an_unasked_pack_that_the_memory_does_not_hold_is_trained_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of_plan(small.plan("simclr", seeds=3))
+    for job in jobs:
+        worked(tmp_path / "alone", 1, [job], Silent())
+    ends_with(torch.OutOfMemoryError("no more"), 1, monkeypatch)
+    log = Notes()
+    store = worked(tmp_path / "auto", 0, jobs, log)
+    assert [note for note in log.notes if "memory" in note] == [
+        "simclr synthfaces/attractive/male seed 1: out of memory with 3 seeds at once; 2 are trained again, one at a time"
+    ]
+    assert bits(tmp_path / "auto") == bits(tmp_path / "alone")
+    assert len(list(store.records())) == 3
+
+    asked = Notes()
+    states = {record.spec["seed"]: record.state for record in worked(tmp_path / "asked", 3, jobs, asked).records()}
+    assert states == {0: "ok", 1: "failed", 2: "failed"}  # what was asked for is not replaced
+    assert any("out of memory with 3 seeds at once; --pack 1 needs less" in note for note in asked.notes)
+
+
+def test_a_worker_whose_device_is_lost_records_the_failure_and_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of_plan(small.plan("simclr", seeds=2))
+    ends_with(RuntimeError("illegal access"), 1, monkeypatch)
+    monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
+    with pytest.raises(WorkerBroken, match="failed, and cpu with it") as found:
+        worked(tmp_path, 0, jobs, Silent())
+    assert found.value.recorded and found.value.left == []
+    assert [record.state for record in RunStore(tmp_path).records()].count("failed") == 1
+
+    judged = Worker._judge  # what has been trained by then is for another process to judge
+    monkeypatch.setattr(Worker, "_judge", lambda self, run, splits: judged(self, run, splits) or True)
+    jobs = jobs_of_plan(small.plan("sogclr", seeds=2))
+    ends_with(RuntimeError("illegal access"), 2, monkeypatch)
+    with pytest.raises(WorkerBroken) as found:
+        worked(tmp_path, 0, jobs, Silent())
+    assert found.value.left == [jobs[1].key]
+    assert RunStore(tmp_path).has_pretrain(jobs[1].key)
+
+
+@pytest.mark.slow
+def test_after_a_lost_device_another_process_does_the_rest(tmp_path: Path) -> None:
+    text = OBJECTIVE.replace("z, z_ = ", "assert batches['all'].index.sum() < 0, 'a bug'\n        z, z_ = ")
+    text += "\n\nfrom fairssl.job import Worker\n\nWorker._device_lost = lambda self: True\n"
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
+    words = ("--method", "agree,simclr", "--seeds", "2")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+
+    def states(out: Path) -> list[tuple[str, str]]:
+        return sorted((record.spec["method"]["name"], record.state) for record in RunStore(out).records())
+
+    every = [("agree", "failed")] * 2 + [("simclr", "ok")] * 2
+    finish(start(tmp_path / "workers", *words, "--workers", "1", **env), 1)
+    assert states(tmp_path / "workers") == every
+    out = tmp_path / "here"
+    for n_failed in (1, 2):
+        _, err = finish(start(out, *words, **env), 1)
+        assert "failed, and cpu with it; the same command goes on with the rest" in err
+        assert states(out).count(("agree", "failed")) == n_failed
+    finish(start(out, *words, **env), 1)
+    assert states(out) == every
 
 
 @pytest.mark.slow

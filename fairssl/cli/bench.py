@@ -73,6 +73,7 @@ def bench(
 
     Without arguments: simclr, sogclr and sofclr on the embedded synthfaces. The same call again trains nothing.
     """
+    from fairssl.launch import check_devices, torchrun
     from fairssl.pipeline import Request, resolve_all
     from fairssl.store import RunStore
 
@@ -97,12 +98,14 @@ def bench(
     spread = _Spread(executor, workers, num_gpus, devices, _parameters(submit))
     settings = replace(settings, pack=_pack(pack, spread))
     store = RunStore(out)
-    with _under_torchrun(settings, spread, store) as ours:
+    with _under_torchrun(settings, spread, store, alone=dry_run or estimate) as ours:
         if ours is None:
             return
         settings = ours
         with _or_let_go(), _progress.bars() as bars:
             plan = resolve_all(_requests(request, grid), allow_absent=dry_run or estimate, progress=bars.stage)
+            place = torchrun()
+            check_devices(plan, spread.n_devices if place is None else place[0])
         if dry_run or estimate:
             _print_plan(plan, store, settings, spread, estimate, as_json)
             return
@@ -128,9 +131,9 @@ def _pack(text: str, spread: _Spread) -> int:
 
 
 @contextmanager
-def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Iterator[Settings | None]:
+def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore, alone: bool) -> Iterator[Settings | None]:
     """The settings, with this process's device where torchrun started it; None where another does what the command says
-    and this one has, in here, done its part."""
+    and this one has, in here, done its part. `alone`: the first can do without the others."""
     from fairssl.launch import torchrun
 
     place = torchrun()
@@ -144,13 +147,17 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Ite
             f"--pack {settings.pack}: torchrun's processes share a run, seeds do not share them; leave it out"
         )
     from fairssl import world
-    from fairssl.job import GroupBroken, Stop
+    from fairssl.job import Stop, WorkerBroken
     from fairssl.launch import follow
     from fairssl.train import Stopped
 
     n, number, local = place
     kind = spread.workers_on(settings.device)[0][0].partition(":")[0]
-    settings = replace(settings, device=f"cuda:{local}" if kind == "cuda" else kind, pack=1)
+    settings = replace(settings, device=f"cuda:{local}" if kind == "cuda" else kind)
+    if n == 1 or alone:
+        yield settings if number == 0 else None
+        return
+    settings = replace(settings, pack=1)
     with world.joined(settings.device, n, number):
         try:
             if number == 0:
@@ -163,8 +170,7 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore) -> Ite
                 if told is not None:
                     follow(replace(told, device=settings.device), store.root, stop)
             yield None
-        except GroupBroken as error:
-            print(f"fairssl: {error}; the same command goes on with the rest", file=sys.stderr)
+        except WorkerBroken as error:  # the first says why
             raise typer.Exit(1) from error
         except Stopped as error:
             raise typer.Exit(stop.exit_code) from error
@@ -295,13 +301,16 @@ def _parameters(assignments: list[str]) -> dict[str, Any]:
 
 def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> None:
     from fairssl import world
-    from fairssl.job import Stop
+    from fairssl.job import Stop, WorkerBroken
     from fairssl.launch import check_data, jobs_of
     from fairssl.pipeline import pick_device
     from fairssl.watch import survey, write_plan
 
     if spread.executor == "local":
-        for name in dict.fromkeys(name for names in spread.workers_on(settings.device) for name in names):
+        import torch
+
+        here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
+        for name in {name for names in spread.workers_on(settings.device) for name in names} - here:
             pick_device(name)
     jobs = jobs_of(survey(plan, store, settings.retry_failed))
     if not jobs:
@@ -324,6 +333,9 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
         except (Stopped, KeyboardInterrupt) as error:
             print(f"fairssl: {str(error) or 'stopped'}; the same command goes on from here", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from error
+        except WorkerBroken as error:
+            print(f"fairssl: {error}; the same command goes on with the rest", file=sys.stderr)
+            raise typer.Exit(1) from error
 
 
 def _spread_out(jobs: list[Job], store: RunStore, settings: Settings, spread: _Spread, log: Log, stop: Stop) -> None:
