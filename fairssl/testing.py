@@ -16,11 +16,14 @@ import inspect
 import math
 import random
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pydantic
@@ -29,7 +32,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairssl import registry
+from fairssl import registry, world
 from fairssl.data import DeviceSplit
 from fairssl.parts import Encoder, Objective, Part
 from fairssl.pipeline import Embedded
@@ -61,6 +64,7 @@ class Skipped(Exception):
 
 
 Steps = Sequence[tuple[str, Callable[[], None]]]
+T = TypeVar("T")
 
 
 def check(kind: str, name: str, only: str | None = None) -> list[Check]:
@@ -311,6 +315,80 @@ def _same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
     return next((name for name in a if not torch.equal(a[name], b[name])), None)
 
 
+def outcome(trainer: Trainer, index: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Losses, every parameter's gradient and every buffer after the forward and backward pass of a step in float64."""
+    drawn = trainer.draw(index)
+    for module in trainer.modules().values():
+        module.double()
+    wide = {name: replace(one, views=[view.double() for view in one.views]) for name, one in drawn.items()}
+    primal, dual, log, gradients, dual_gradients = trainer.differentiate(wide)
+    found = {"the primal loss": primal.detach(), **{f"term {name}": value.double() for name, value in log.items()}}
+    if dual is not None:
+        found["the dual loss"] = dual.detach()
+    for kind, parameters, values in (
+        ("primal", trainer.primal, gradients),
+        ("dual", trainer.dual, dual_gradients),
+    ):
+        names = {id(p): f"{m}.{n}" for m, module in trainer.modules().items() for n, p in module.named_parameters()}
+        for parameter, value in zip(parameters, values, strict=True):
+            if value is not None:
+                found[f"the {kind} gradient of {names[id(parameter)]}"] = value.contiguous()
+    for prefix, module in trainer.modules().items():
+        found.update({f"buffer {prefix}.{n}": value.double().contiguous() for n, value in module.named_buffers()})
+    return {name: value.clone() for name, value in found.items()}
+
+
+class _Thread:
+    """One of several threads that play the processes of a step."""
+
+    def __init__(self, rank: int, shares: list[Tensor], barrier: threading.Barrier) -> None:
+        self.rank, self.size = rank, len(shares)
+        self._shares, self._barrier = shares, barrier
+
+    def add(self, x: Tensor) -> None:
+        self._shares[self.rank] = x
+        self._barrier.wait()
+        total = torch.stack(self._shares).sum(0)
+        self._barrier.wait()
+        x.copy_(total)
+
+
+def together(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """What the functions give, each as one of several processes that train a run; threads play them."""
+    barrier = threading.Barrier(len(functions), timeout=60)
+    shares = [torch.zeros(())] * len(functions)
+
+    def play(rank: int) -> T:
+        try:
+            with world.played(_Thread(rank, shares, barrier)):
+                return functions[rank]()
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(len(functions)) as pool:
+        running = [pool.submit(play, rank) for rank in range(len(functions))]
+    errors = [error for error in (one.exception() for one in running) if error is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # the first that is not about the others' end
+    return [one.result() for one in running]
+
+
+PROCESSES = 3  # which divide no batch of the checks evenly
+
+
+def _assert_together(whole: Mapping[str, Tensor], shared: Sequence[Mapping[str, Tensor]]) -> None:
+    """What processes have after a step they shared is what one has alone."""
+    for name, value in whole.items():
+        scale = max(1.0, float(value.abs().max()))
+        for found in shared:
+            off = float((found[name] - value).abs().max()) / scale
+            assert off <= 1e-6, (
+                f"{name} is off by {off:.1e} when {len(shared)} processes share the batch: a network that goes through "
+                "`sharded` works row by row (batch norm apart) and is used in no other way"
+            )
+
+
 def _part_checks(bench: _Bench, part: Any) -> Steps:
     name = bench.name
     is_head = bench.kind == "heads"
@@ -490,6 +568,14 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
         with _NoReadBack():
             trainer.step(index)
 
+    def shared() -> None:
+        index = _index(bench.trainer())
+        drawn = bench.trainer().draw(index)
+        if _same(_losses(bench.trainer(), drawn), _losses(bench.trainer(), drawn, seed=1)) is not None:
+            raise Skipped("draws random numbers in its forward pass")
+        alone, *others = (bench.trainer() for _ in range(1 + PROCESSES))
+        _assert_together(outcome(alone, index), together([partial(outcome, other, index) for other in others]))
+
     def embeds() -> None:
         trainer = bench.trainer()
         if trainer.n_steps:
@@ -536,6 +622,7 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
         ("5 groups", lambda: groups(5)),
         ("a batch with one group or one class", missing),
         ("no step reads a tensor back", captured),
+        ("processes that share a batch equal one", shared),
     ]
     return [
         ("docstrings and version", words),
@@ -691,6 +778,29 @@ def _encoder_checks(name: str, part: Any) -> Steps:
         missed = [label for label, g in zip(trained, found, strict=True) if g is None]
         assert not missed, f"no gradient reaches {missed[0]!r}"
 
+    def shared() -> None:
+        torch.manual_seed(1)
+        x, weight = images(7).double(), torch.randn(7, 1, dtype=torch.float64)
+        encoders = [build().double() for _ in range(1 + PROCESSES)]
+        drawn = []
+        for seed in (0, 1):
+            encoder = build()
+            torch.manual_seed(seed)
+            drawn.append(encoder(images(7)))
+        if not torch.equal(*drawn):
+            raise Skipped("draws random numbers in training")
+
+        def step(encoder: Encoder) -> dict[str, Tensor]:
+            f = world.sharded(encoder, x)
+            trained = [p for p in encoder.parameters() if p.requires_grad]
+            gradients = world.reduce_gradients(trained, torch.autograd.grad((f * weight).sin().sum(), trained))
+            names = [n for n, p in encoder.named_parameters() if p.requires_grad]
+            found = {f"the gradient of {n}": g for n, g in zip(names, gradients, strict=True) if g is not None}
+            buffers = {f"buffer {n}": value.double() for n, value in encoder.named_buffers()}
+            return {"the feature": f.detach(), **found, **buffers}
+
+        _assert_together(step(encoders[0]), together([partial(step, one) for one in encoders[1:]]))
+
     def refuses() -> None:
         found = part.accepts("no such encoder")
         assert found is None, f"accepts() takes any name: it gave {found} for one that does not exist"
@@ -703,6 +813,7 @@ def _encoder_checks(name: str, part: Any) -> Steps:
         ("evaluation mode: an image alone", alone),
         ("state dict round trip", round_trip),
         ("gradients reach every parameter", gradient),
+        ("processes that share a batch equal one", shared),
         ("refuses unknown names", refuses),
     ]
 

@@ -80,6 +80,9 @@ def in_init(line):
     return "        self.layer =", f"        {line}\n        self.layer ="
 
 
+SHARDED = "from fairssl.api import", "from fairssl.nn import sharded\nfrom fairssl.api import"
+
+
 def test_a_sound_plugin_passes(tmp_path):
     assert failures(tmp_path, "objective", OBJECTIVE) == {}
 
@@ -118,6 +121,20 @@ def test_a_sound_plugin_passes(tmp_path):
             "gradients reach what they should",
             "no term moves parameter 'extra.weight'",
             [in_init("self.extra = torch.nn.Linear(2, 2)")],
+        ),
+        (
+            "processes that share a batch equal one",
+            "the primal gradient of part.faulty.layer.weight is off",
+            [before_return("loss = loss + sharded(self.layer, batches['all'].f[0]).square().mean()"), SHARDED],
+        ),
+        (
+            "processes that share a batch equal one",
+            "goes through `sharded` works row by row",
+            [
+                before_return("loss = loss + sharded(self.other, batches['all'].f[0]).square().mean()"),
+                in_init("self.other = torch.nn.Sequential(torch.nn.Linear(ctx.feature_dim, 3), torch.nn.Softmax(0))"),
+                SHARDED,
+            ],
         ),
         ("finite under bf16 with extreme features", "agree is inf", [before_return("loss = loss.exp()")]),
         (
@@ -288,6 +305,10 @@ MEAN = "x.mean((2, 3))"
         ("feature is (B, dim)", [(SIZE, "self.dim = 9")]),
         ("evaluation mode: an image alone", [(MEAN, f"{MEAN} - x.mean((0, 2, 3))")]),
         ("gradients reach every parameter", [(SIZE, f"{SIZE}\n        self.extra = torch.nn.Linear(1, 1)")]),
+        (
+            "processes that share a batch equal one",
+            [(f"self.layer({MEAN})", f"(lambda h: h - h.mean(0) * self.training)(self.layer({MEAN}))")],
+        ),
         (
             "refuses unknown names",
             [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from reference import ranks
 from safetensors.torch import load_file
 
 from fairssl import world
+from fairssl.types import UserError
 
 RANKS = Path(ranks.__file__)
 
@@ -38,12 +41,12 @@ def test_processes_together_are_one_with_the_joint_batch(
     name: str, batch: str, alone: dict[str, torch.Tensor], members: list[dict[str, torch.Tensor]]
 ) -> None:
     keys = [key for key in alone if key.startswith(f"{name}|{batch}|")]
-    assert any("|primal 0" in key for key in keys)
+    assert any("|the primal gradient" in key for key in keys)
     for key in keys:
         scale = max(1.0, float(alone[key].abs().max()))
         for member in members:
             assert float((member[key] - alone[key]).abs().max()) <= 1e-6 * scale, key
-            assert torch.equal(member[key], members[0][key]) or "|primal " not in key  # replicas move as one
+            assert torch.equal(member[key], members[0][key]) or "gradient" not in key  # replicas move as one
 
 
 @pytest.mark.slow
@@ -53,6 +56,28 @@ def test_every_image_is_embedded_once_in_its_place(
     assert len(alone["embedded"]) == 40  # which three do not divide
     for member in members:
         assert torch.allclose(member["embedded"], alone["embedded"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("meeting", ["env://", "file"])
+def test_who_finds_nobody_says_so_and_gives_up(
+    meeting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As with what torchrun left in an environment."""
+    monkeypatch.setattr(world, "MEETING", timedelta(seconds=3))
+    monkeypatch.setattr(world, "LATE", timedelta(seconds=0.5))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    meeting = meeting if meeting == "env://" else f"file://{tmp_path}/meeting"
+    with (
+        pytest.raises(UserError, match="process 0 of 2 did not find the others") as error,
+        world.joined("cpu", 2, 0, meeting),
+    ):
+        pass
+    assert ("torchrun" in str(error.value)) == (meeting == "env://")
+    assert "process 0 waits for the others of 2" in capfd.readouterr().err
+    assert world.size() == 1
 
 
 def test_rows_are_divided_evenly_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ python ranks.py MEETING_FILE N NUMBER OUT
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from reference import small
 
 from fairssl import registry, world
 from fairssl.probe import embed
+from fairssl.testing import outcome
 from fairssl.train import Trainer
 
 COMPOSED = ("sofclr", "byol+adversary", "vae+mmd", "simclr+grl", "vicreg+max_entropy", "sogclr+ccl", "ce+eod", "ce+dpr")
@@ -53,22 +53,8 @@ def positions(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
     return {**found, "annotated": chosen}
 
 
-def outcome(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
-    """Losses, every parameter's gradient and every buffer after one step of `trainer` in float64."""
-    drawn = trainer.draw(positions(trainer, batch))
-    trainer.encoder.double()
-    for part in trainer.parts.values():
-        part.double()
-    wide = {name: replace(one, views=[view.double() for view in one.views]) for name, one in drawn.items()}
-    primal, dual, log, gradients, dual_gradients = trainer.differentiate(wide)
-    found = {"primal": primal.detach(), **{f"log {name}": value.double() for name, value in log.items()}}
-    if dual is not None:
-        found["dual"] = dual.detach()
-    for kind, values in (("primal", gradients), ("dual", dual_gradients)):
-        found.update({f"{kind} {i}": g.contiguous() for i, g in enumerate(values) if g is not None})
-    for prefix, module in trainer.modules().items():
-        found.update({f"{prefix}.{name}": value.double().contiguous() for name, value in module.named_buffers()})
-    return {name: value.clone() for name, value in found.items()}
+def one_step(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
+    return outcome(trainer, positions(trainer, batch))
 
 
 def all_outcomes() -> dict[str, torch.Tensor]:
@@ -78,7 +64,7 @@ def all_outcomes() -> dict[str, torch.Tensor]:
     for name, (method, sets) in methods().items():
         spec = small.cell(method, sets=sets, batch_size=11).spec
         for batch in BATCHES:
-            for key, value in outcome(small.trainer(spec), batch).items():
+            for key, value in one_step(small.trainer(spec), batch).items():
                 found[f"{name}|{batch}|{key}"] = value
     return found
 
