@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from fairssl.plugin import PluginConfig
 from fairssl.types import Batch, Context, Stream, Terms
+
+if TYPE_CHECKING:
+    from fairssl.data import DeviceSplit
 
 
 class HeadConfig(PluginConfig):
@@ -43,8 +46,12 @@ class Part(nn.Module):
         super().__init__()
         self.config = config
 
-    def prepare(self, data: Any, gen: torch.Generator) -> None:
-        """A stage before the first epoch; default none. `data` is the training Split, labels withheld as declared."""
+    def prepare(self, data: DeviceSplit, gen: torch.Generator) -> None:
+        """A stage before the first step, an image editor's training say; default none. A checkpoint follows it.
+
+        `data` is the training split where the loop reads it, labels that `sees` does not declare -1 throughout. Of several
+        processes the first alone runs it, and the others get its state dict.
+        """
 
     def views(self, batch: Batch, gen: torch.Generator) -> Batch:
         """Change a batch before it is encoded; default unchanged."""
@@ -101,7 +108,8 @@ class Head(Part):
 
 
 class Encoder(nn.Module):
-    """A backbone from random weights. `dim` is D; forward maps (B, C, H, W) to (B, D)."""
+    """A backbone from random weights. `dim` is D; forward maps (B, C, H, W) to (B, D), each image by itself: in training
+    too, the statistics of batch norm apart, so that processes can share a batch."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1

@@ -234,7 +234,7 @@ class _Bench:
 
     def trainer(self, n_groups: int = 2, seed: int = 0, **train: Any) -> Trainer:
         spec = self.spec(**train).model_copy(update={"seed": seed})
-        return Trainer(spec, _tiny_data(n_groups), n_groups)
+        return _prepared(Trainer(spec, _tiny_data(n_groups), n_groups))
 
     def of(self, trainer: Trainer) -> Part:
         return trainer.parts[self.name]
@@ -1146,7 +1146,12 @@ def _method_checks(name: str, method: Method) -> Steps:
 
 def _trainer(method: Method, name: str) -> Trainer:
     kept = {k: v for k, v in method.train.items() if k not in ("epochs", "min_steps", "batch_size")}
-    return Trainer(_tiny_spec(method, name, **kept), _tiny_data(2), 2)
+    return _prepared(Trainer(_tiny_spec(method, name, **kept), _tiny_data(2), 2))
+
+
+def _prepared(trainer: Trainer) -> Trainer:
+    trainer.prepare()
+    return trainer
 
 
 @dataclass(frozen=True)

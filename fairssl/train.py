@@ -146,6 +146,7 @@ class Trainer:
         self.sums: dict[str, Tensor] = {}  # of the epoch so far
         self.history: list[dict[str, float]] = []
         self.done = self.resumed_at = 0  # steps; the device's own count is step_count
+        self.prepared = all(type(part).prepare is Part.prepare for part in self.parts.values())
         self.seconds = 0.0  # spent stepping
         self.first_epoch_seconds: float | None = None  # of them, up to the first epoch's end: compilation and capture
         self.noise = _get_noise(self.device)
@@ -165,6 +166,21 @@ class Trainer:
         self._warm, self._noisy = 0, False  # eager steps taken; whether one drew from the global generator
 
     # ------------------------------------------------------------- one step
+
+    def prepare(self) -> None:
+        """The parts' own stages before the first step, once. They draw from generators of their own."""
+        for name, part in self.parts.items() if not self.prepared else ():
+            seed = derive_seed("prepare", name, self.spec.seed)
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(seed)
+                hidden = torch.full_like(self.data.group, -1)
+                seen = replace(
+                    self.data,
+                    target=self.data.target if "target" in part.sees else hidden,
+                    group=self.data.group if "group" in part.sees else hidden,
+                )
+                part.prepare(seen, torch.Generator(self.device).manual_seed(seed))
+        self.prepared = True
 
     def draw(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None = None) -> dict[str, Batch]:
         """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet.
@@ -396,6 +412,10 @@ class Trainer:
     def _resume_all(self, work: Path | None) -> None:
         if work is not None:
             self.resume(work)
+        if not self.prepared and world.rank() == 0:
+            self.prepare()
+            if work is not None:
+                self.save(work)
         if world.size() > 1:
             content = world.from_first(None if world.rank() else self._packed())
             if content is not None and world.rank():
@@ -436,6 +456,7 @@ class Trainer:
         tensors.update({f"sum.{name}": value for name, value in self.sums.items()})
         return tensors, {
             "key": self.spec.pretrain_key,
+            "prepared": self.prepared,
             "done": self.done,
             "history": self.history,
             "device": self.device.type,
@@ -481,6 +502,7 @@ class Trainer:
         _set_noise(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
         self.first_bad.copy_(tensors["first_bad"])
         self.sums = {k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")}
+        self.prepared = meta.get("prepared", True)
         self.done = meta["done"]
         self.history = [dict(row) for row in meta["history"]]
         self.step_count.fill_(self.done)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from reference.plugin_package import OBJECTIVE, write_package
+from reference.plugin_package import OBJECTIVE, PREPARED, write_package
 from safetensors.torch import load_file
 from test_launch import LONG, TINY, alive, bits, finish, start, training, until
 
@@ -168,6 +168,18 @@ def test_a_cell_that_fails_in_all_of_them_is_recorded_and_the_others_are_done(tm
         "sogclr": "ok",
     }, err
     assert "AssertionError: a bug" in records["agree"]["error"]
+
+
+def test_a_stage_before_training_is_run_by_the_first_of_them_for_all(tmp_path: Path) -> None:
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": PREPARED})
+    for n in ("1", "2"):
+        words = ("--method", "agree", "--devices", n)
+        finish(start(tmp_path / n, *words, PYTHONPATH=str(tmp_path / "site")))
+    ((key, one),) = losses(tmp_path / "1").items()
+    assert one == [pytest.approx(row, rel=2e-3, abs=2e-3) for row in losses(tmp_path / "2")[key]]
+    kept = [load_file(tmp_path / n / "pretrain" / key / "encoder.safetensors") for n in ("1", "2")]
+    for name in ("part.agree.noise", "part.agree.mean", "part.agree.seen"):
+        assert kept[0][name].equal(kept[1][name])
 
 
 def _texts(out: Path, pattern: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference.plugin_package import OBJECTIVE, known, write_package
+from reference.plugin_package import OBJECTIVE, PREPARED, known, write_package
 
 from fairssl import registry, testing
 from fairssl.cli.new import PLUGINS
@@ -85,6 +85,10 @@ SHARDED = "from fairssl.api import", "from fairssl.nn import sharded\nfrom fairs
 
 def test_a_sound_plugin_passes(tmp_path):
     assert failures(tmp_path, "objective", OBJECTIVE) == {}
+
+
+def test_a_plugin_with_a_stage_before_training_passes(tmp_path):
+    assert failures(tmp_path, "objective", PREPARED) == {}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import small
+from reference.plugin_package import PREPARED, known, write_package
 
 from fairssl import registry
 from fairssl.parts import Part
@@ -222,6 +223,31 @@ def test_a_run_cut_at_any_step_ends_with_the_same_bits(method: str, tmp_path: Pa
         assert second.resumed_at == cut
         assert _bits(second) == _bits(whole)
         assert second.history == whole.history
+
+
+def test_a_stage_before_training_is_run_once_and_is_part_of_the_run(tmp_path: Path) -> None:
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": PREPARED})
+    with known(tmp_path / "site"):
+        spec = small.cell("agree").spec
+        plain = small.trainer(spec)
+        states = torch.get_rng_state(), plain.gen.get_state()
+        plain.prepare()
+        assert torch.equal(states[0], torch.get_rng_state()) and torch.equal(states[1], plain.gen.get_state())
+        agree: Any = plain.parts["agree"]
+        assert torch.equal(agree.seen, torch.tensor([1.0, -1, -1]))  # it declares no label
+        images = torch.from_numpy(small.splits(spec).train.images).float()
+        assert torch.allclose(agree.mean, images.mean((0, 2, 3)) / 255)
+        assert agree.noise.min() > 0
+
+        whole, cut, more = small.trainer(spec), small.trainer(spec), small.trainer(spec)
+        whole.run()
+        work = tmp_path / "work"
+        steps = cut.advance(work)
+        next(steps)  # and is killed
+        (file,) = work.iterdir()
+        assert file.name == "checkpoint-000000000.safetensors"
+        more.run(work)
+        assert _bits(more) == _bits(whole)
 
 
 def test_a_torn_checkpoint_is_skipped_with_a_warning_and_the_one_before_is_used(
