@@ -103,6 +103,14 @@ def free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU, or a library on it, found no memory."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text)
+    )
+
+
 class Prefetch:
     """Images streamed to the device: a thread gathers those of the coming steps from a memory-mapped pack while the
     device works. Host memory beyond the page cache: `ahead` + 1 batches per stream, pinned if the device is a GPU."""

@@ -117,25 +117,33 @@ class WorkerBroken(RuntimeError):
     """This process can do no more work: its GPU answers every call with an error, or something failed in one of several
     processes that train a run together, and the others may wait for it for ever.
 
-    `recorded`: what failed is in the records of its cells, and `left` are the keys of the jobs that still have cells to do.
-    Else a process was lost, and the run can be tried again.
+    `recorded`: a cell that it had has its record now, and those without one are for another process. Else a process was
+    lost, and the run can be tried again.
     """
 
-    def __init__(self, message: str, recorded: bool, left: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, recorded: bool) -> None:
         super().__init__(message)
-        self.recorded, self.left = recorded, list(left)
+        self.recorded = recorded
 
 
 class Worker:
     """Takes jobs, one pack after the other, on one device; or, first of several processes, on all of theirs."""
 
-    def __init__(self, store: RunStore, settings: Settings, log: Log, stop: Stop) -> None:
+    def __init__(
+        self, store: RunStore, settings: Settings, log: Log, stop: Stop, splits: SplitsCache | None = None
+    ) -> None:
+        import torch
+
         from fairssl import world
         from fairssl.pipeline import pick_device
 
         self.store, self.settings, self.log, self.stop = store, settings, log, stop
         self.device = pick_device(settings.device)
-        self.splits = SplitsCache(settings.roots, log.stage)
+        if (
+            self.device.index is not None and self.device.type == "cuda"
+        ):  # else torch makes itself at home on the first GPU too
+            torch.cuda.set_device(self.device)
+        self.splits = splits or SplitsCache(settings.roots, log.stage)
         self.leads = world.rank() == 0  # reads and writes files, and judges
         self._placed: tuple[Splits, torch.Tensor] | None = None
 
@@ -184,23 +192,34 @@ class Worker:
             self.store.clear_work(key)
 
     def _run(self, jobs: Sequence[Job]) -> None:
-        import torch
-
         from fairssl import world
 
         splits = self.splits.get(jobs[0].cells[0].spec.data)
-        failed = lost = False
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for run in self._settled(jobs, splits):
-                if run.error is not None:
-                    bad = self._ended_badly(run, run.error, splits)
-                else:
-                    bad = not lost and self._judge(run, splits)
-                failed |= bad
-                lost = lost or (bad and self._device_lost())
-        if lost or (failed and world.size() > 1):
-            what = f"{name_of(jobs[0].cells[0])} failed{f', and {self.device} with it' if lost else ''}"
-            raise WorkerBroken(what, recorded=True, left=[job.key for job in jobs if self._has_more(job)])
+        failed = False
+        packs = [list(jobs)]
+        with self._noise_kept():
+            while packs:
+                runs = self._trained(packs.pop(0), splits)
+                self._leave_lost_device([run for run in runs if run.error is not None], splits)
+                alone = self._without_memory(runs)
+                packs += [[run.job] for run in alone]
+                runs = [run for run in runs if run not in alone]
+                while runs:
+                    failed |= self._finish(runs.pop(0), splits)
+        if failed and world.size() > 1:
+            raise WorkerBroken(f"{name_of(jobs[0].cells[0])} failed", recorded=True)
+
+    @contextmanager
+    def _noise_kept(self) -> Iterator[None]:
+        """Leave the global generators as they were, where the device still takes orders."""
+        from fairssl.train import get_noise, set_noise
+
+        before = get_noise(self.device)
+        try:
+            yield
+        finally:
+            if not self._device_lost():
+                set_noise(self.device, before)
 
     def _device_lost(self) -> bool:
         """Whether the GPU answers with an error from now on, as after an illegal access: all that this process could do on
@@ -215,44 +234,57 @@ class Worker:
             return True
         return False
 
-    def _has_more(self, job: Job) -> bool:
-        return any(is_due(self.store.state(cell.spec.key), retry_failed=False) for cell in job.cells)
+    def _leave_lost_device(self, bad: Sequence[_Run], splits: Splits) -> None:
+        """`WorkerBroken` if the device is lost. One of the runs that failed has its record then, so that no command finds the
+        same again; the others may not be to blame, and are left to another process with what has been trained already."""
+        from fairssl.train import Diverged
 
-    def _settled(self, jobs: Sequence[Job], splits: Splits) -> Iterator[_Run]:
-        """The jobs' runs as `_trained` together gives them; of a pack that nobody asked for, those that the device had no
-        memory for beside the others are trained again alone."""
-        import torch
+        blamed = [run for run in bad if not isinstance(run.error, Diverged)][:1]
+        if not blamed or not self._device_lost():
+            return
+        for run in blamed:
+            name = name_of(run.job.cells[0])
+            self._ended_badly(run, splits)
+            if run.packed > 1:
+                self.log.note(
+                    f"{name}: {self.device} was lost while {run.packed} seeds had it; --retry-failed --pack 1 tells "
+                    "whether this one is to blame"
+                )
+            raise WorkerBroken(f"{name} failed, and {self.device} with it", recorded=True)
 
-        runs, alone = self._trained(jobs, splits), list[Job]()
-        while runs:
-            run = runs.pop(0)
-            if len(jobs) > 1 and self.settings.pack == 0 and isinstance(run.error, torch.OutOfMemoryError):
-                alone.append(run.job)
-            else:
-                yield run
-        if alone:
-            name = name_of(alone[0].cells[0])
+    def _without_memory(self, runs: Sequence[_Run]) -> list[_Run]:
+        """Of a pack that nobody asked for, the runs that the device had no memory for beside the others."""
+        from fairssl.data import is_out_of_memory
+
+        if len(runs) == 1 or self.settings.pack:
+            return []
+        found = [run for run in runs if run.error is not None and is_out_of_memory(run.error)]
+        if found:
             self.log.note(
-                f"{name}: out of memory with {len(jobs)} seeds at once; {len(alone)} are trained again, one at a time"
+                f"{name_of(found[0].job.cells[0])}: out of memory with {len(runs)} seeds at once; {len(found)} are "
+                "trained again, one at a time"
             )
-        del run  # its error holds tensors
-        for job in alone:
-            gc.collect()
-            torch.cuda.empty_cache()
-            yield from self._trained([job], splits)
+        return found
+
+    def _finish(self, run: _Run, splits: Splits) -> bool:
+        """Records for a run's cells; whether one failed."""
+        return self._judge(run, splits) if run.error is None else self._ended_badly(run, splits)
 
     def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[_Run]:
         """The jobs' runs, with their trainers at the last step, or with what went wrong."""
+        import torch
+
         from fairssl.train import Stopped, together
 
+        gc.collect()  # what an earlier pack left in cycles may be large
+        torch.cuda.empty_cache()
         runs = [_Run(job, Live(self.store, job.key, job.cells) if self.leads else None, self.log) for job in jobs]
         for run in runs:
             try:
                 self._prepare(run, splits)
             except Exception as error:
                 run.error = error
-        new = [run for run in runs if run.error is None and not run.saved]
-        going = [run for run in new if run.trainer.n_steps]
+        going = [run for run in runs if run.error is None and not run.saved]
         for run in going:
             run.packed = len(going)
         with self.stop.training():
@@ -261,9 +293,10 @@ class Worker:
             if isinstance(end, Stopped):
                 raise end
             run.error = end
-        for run in new:
-            if not run.trainer.n_steps:
-                self._keep(run)
+        for run in runs:
+            if run.error is not None:  # nothing of it may stay on the device, also not in the error's frames
+                traceback.clear_frames(run.error.__traceback__)
+                run.__dict__.pop("trainer", None)
         return runs
 
     def _prepare(self, run: _Run, splits: Splits) -> None:
@@ -345,15 +378,15 @@ class Worker:
             content = {"pretrain_key": key, "spec": spec}
             self.store.write_pretrain(key, content, trainer.parameters_and_buffers(), trainer.history)
 
-    def _ended_badly(self, run: _Run, error: Exception, splits: Splits) -> bool:
+    def _ended_badly(self, run: _Run, splits: Splits) -> bool:
         """Records for the cells of a pretraining that did not end well; whether it failed, and did not just diverge."""
-        import torch
-
         from fairssl import world
+        from fairssl.data import is_out_of_memory
         from fairssl.train import Diverged
 
-        if world.is_loss(error):
-            raise WorkerBroken(f"{name_of(run.job.cells[0])}: one of {world.size()} processes is gone", recorded=False)
+        error = run.error
+        assert error is not None
+        self._leave_incomplete(run.job, error)
         if isinstance(error, UserError):  # a StoreError is one
             raise error
         if isinstance(error, OSError):
@@ -364,16 +397,23 @@ class Worker:
         text = "".join(traceback.format_exception(error))
         if not self.leads:  # it writes no record, and may be the only one that knows
             print(f"fairssl: process {world.rank()}: {text.strip().splitlines()[-1]}", file=sys.stderr)
-        if run.packed > 1 and isinstance(error, torch.OutOfMemoryError):
+        if run.packed > 1 and is_out_of_memory(error):
             self.log.note(
                 f"{name_of(run.job.cells[0])}: out of memory with {run.packed} seeds at once; --pack 1 needs less"
             )
         self._all_ended(run.job.cells, "failed", text, splits)
         return True
 
+    def _leave_incomplete(self, job: Job, error: Exception) -> None:
+        """`WorkerBroken` where the error says that another of the processes is gone, and nothing about the run."""
+        from fairssl import world
+
+        if world.is_loss(error):
+            what = f"{name_of(job.cells[0])}: one of {world.size()} processes is gone"
+            raise WorkerBroken(what, recorded=False) from error
+
     def _judge(self, run: _Run, splits: Splits) -> bool:
         """A record for every cell of a finished pretraining; whether one failed."""
-        from fairssl import world
 
         embedded: Embedded | None = None
         embedded_on: object = None
@@ -392,12 +432,12 @@ class Worker:
             except (StoreError, UserError, KeyboardInterrupt):
                 raise
             except Exception as error:  # whatever a cell dies of belongs in its record
-                if world.is_loss(error):
-                    self._ended_badly(run, error, splits)
+                self._leave_incomplete(run.job, error)
                 self._all_ended([cell], "failed", traceback.format_exc(), splits)
                 failed = True
                 if self._device_lost():
-                    break
+                    what = f"{name_of(cell)} failed, and {self.device} with it"
+                    raise WorkerBroken(what, recorded=True) from error
                 continue
             spent = {**run.timings, "evaluate_seconds": time.perf_counter() - started}
             run.timings = {}  # only the cell that paid for the training says what it cost

@@ -28,14 +28,14 @@ from typing import Any
 from fairssl import registry
 from fairssl.job import Job, Log, Settings, Stop, Worker, WorkerBroken, write_lost
 from fairssl.loggers import need
-from fairssl.pipeline import Cell, Plan, SplitsCache
-from fairssl.spec import check_share
+from fairssl.pipeline import Cell, Plan, SplitsCache, check_streams
+from fairssl.spec import RunSpec, check_share
 from fairssl.store import Predictions, Record, RunStore
 from fairssl.types import UserError
 from fairssl.watch import Survey, is_due, name_of
 
-SECONDS_TO_FOLLOW = 15.0  # that the other processes of a run have to end when its first has
-SECONDS_TO_END = 60.0  # that they have where one of them may still write a checkpoint
+SECONDS_TO_FOLLOW = 15.0  # that a worker has to end once it is broken
+SECONDS_TO_END = 60.0  # that it has where one of its processes may still write a checkpoint
 POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
 DEATHS = 2  # a job whose worker died that often is given up
 
@@ -82,18 +82,23 @@ def _filling(job: Job, device: str, at_most: int) -> int:
 
 
 def check_devices(plan: Plan, n: int) -> None:
-    """Refuse a batch that cannot be divided among `n` devices before anything is started. A set that is smaller than its
-    batch is found by the run itself."""
+    """Refuse a batch that cannot be divided among `n` devices, before any data is read."""
     for cell in plan.cells:
         for stream in cell.spec.method.streams:
             check_share(stream, cell.spec.train.batch_of(stream), n)
 
 
-def check_data(plan: Plan, jobs: Sequence[Job], log: Log) -> None:
-    """Read every dataset once: a mistake in the last one is told before the first hour of training."""
-    splits = SplitsCache(plan.roots, log.stage)
-    for data in {cell.spec.data.written: cell.spec.data for job in jobs for cell in job.cells}.values():
-        splits.get(data)
+def check_data(splits: SplitsCache, jobs: Sequence[Job], n_devices: int) -> None:
+    """Read every dataset once: a mistake in the last one, and a set too small for its batches, is told before the first
+    hour of training."""
+    specs = {cell.spec.data.written: dict[object, RunSpec]() for job in jobs for cell in job.cells}
+    for job in jobs:
+        for spec in (cell.spec for cell in job.cells):
+            batches = tuple((name, spec.train.batch_of(name)) for name in spec.method.streams)
+            specs[spec.data.written].setdefault((batches, spec.method.sampler, spec.annotated), spec)
+    for alike in specs.values():
+        for spec in alike.values():
+            check_streams(spec, splits.get(spec.data), n_devices)
 
 
 def run_here(
@@ -104,10 +109,11 @@ def run_here(
     stop: Stop,
     wait: bool = True,
     n_workers: int = 1,
+    splits: SplitsCache | None = None,
 ) -> None:
     """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them. `n_workers`:
-    how many processes there are with this one that were given these jobs."""
-    worker = Worker(store, settings, log, stop)
+    how many processes there are with this one that were given these jobs. `splits`: where some may have been loaded."""
+    worker = Worker(store, settings, log, stop, splits)
     left, finished = list(jobs), 0
     while left:
         held = []
@@ -193,6 +199,7 @@ class _Crew:
         self.free_devices = deque(workers)
         self.processes: list[_Process] = []
         self.deaths: Counter[str] = Counter()
+        self.told: set[str] = set()  # cells that have been recorded in this command
         self.not_before: dict[str, float] = {}  # of jobs that another command holds
         self.meetings = ExitStack()  # folders in which the processes of one worker find each other
 
@@ -281,20 +288,32 @@ class _Crew:
             self.log.note(rest[0])
         elif kind == "cell":
             cells = (cell for job in one.pack for cell in job.cells)
+            self.told.add(rest[0].key)
             self.log.done(next(cell for cell in cells if cell.spec.key == rest[0].key), rest[0])
-        elif kind in ("end", "broken"):
+        elif kind == "end":
             held = tuple(job for job in one.pack if job.key in rest[0])
-            self.finished += len(one.pack) - len(held)
-            one.pack = ()
-            if kind == "broken":
-                self._retire(one)
-                self._again(held, "broke down")
-            elif held:
-                self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in held})
+            self._over(one, held)
+            if held:
                 self.queue.append(held)
-            self._show("", 0, 0)
+        elif kind == "broken":  # each time a cell has got its record, so this has an end
+            left = self._without_record(one.pack)
+            self._over(one, left)
+            self.queue.extend((job,) for job in left)  # alone, so that it is plain which one is to blame
+            self._retire(one)
         else:
             raise rest[0]
+
+    def _without_record(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs with those of their cells that have not been recorded in this command."""
+        left = [replace(job, cells=tuple(c for c in job.cells if c.spec.key not in self.told)) for job in jobs]
+        return [job for job in left if job.cells]
+
+    def _over(self, one: _Process, left: Sequence[Job]) -> None:
+        """A worker has let go of its pack, and of it these jobs are left; another command may be at them."""
+        self.finished += len(one.pack) - len(left)
+        self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in left})
+        one.pack = ()
+        self._show("", 0, 0)
 
     def _show(self, what: str, done: int, total: int) -> None:
         busy = [one for one in self.processes if one.pack]
@@ -303,38 +322,42 @@ class _Crew:
         if len(self.processes) == 1 and what:
             self.log.stage(what, done, total)
 
-    def _retire(self, one: _Process) -> int:
+    def _retire(self, one: _Process) -> int | None:
         """End a worker and free its devices; how it ended, by the one of its processes that went first, as far as one can
-        tell."""
+        tell, or None if it did not end by itself."""
         self.processes.remove(one)
         one.pipe.close()
         lost = [code for code in (other.poll() for other in one.others) if code]
         with suppress(subprocess.TimeoutExpired):
             one.process.wait(SECONDS_TO_FOLLOW)
+        code = one.process.poll()
         one.kill()
-        code = one.wait()
+        one.wait()
         self.free_devices.append(one.devices)
-        return min([*lost, code])
+        return None if code is None else min([*lost, code])
 
     def _bury(self, one: _Process) -> None:
         """A worker is dead. Its jobs go back into the queue, each alone, or are given up."""
         code = self._retire(one)
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code is None:
+            how = "hung"
+        elif code < 0:
+            how = f"died (signal {signal.Signals(-code).name}{'; out of memory?' if code == -9 else ''})"
+        else:
+            how = f"died (exit code {code})"
         if not one.pack:
-            raise RuntimeError(f"a worker process could not start ({how}); what it said is above")
-        self._again(one.pack, f"died ({how}{'; out of memory?' if code == -9 else ''})")
-
-    def _again(self, jobs: Sequence[Job], what: str) -> None:
-        """Jobs of a worker that came to an end over them: once more, each alone, or given up."""
-        for job in reversed(jobs):
+            raise RuntimeError(f"a worker process could not start: it {how}; what it said is above")
+        left = self._without_record(one.pack)
+        self.finished += len(one.pack) - len(left)
+        for job in reversed(left):
             self.deaths[job.key] += 1
-            said = f"the worker process of {name_of(job.cells[0])} {what}"
+            what = f"the worker process of {name_of(job.cells[0])} {how}"
             if self.deaths[job.key] < DEATHS:
-                self.log.note(f"{said}; another one goes on from its checkpoint")
+                self.log.note(f"{what}; another one goes on from its checkpoint")
                 self.queue.appendleft((job,))
                 continue
-            self.log.note(f"{said} again; given up")
-            write_lost(job, self.store, f"{said}, {DEATHS} times", self.log)
+            self.log.note(f"{what} again; given up")
+            write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
             self.finished += 1
 
     def dismiss(self) -> None:
@@ -430,7 +453,7 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
                     held = worker.run(pack)
                 except WorkerBroken as error:
                     if error.recorded:
-                        log.send("broken", error.left)
+                        log.send("broken")
                     raise
                 log.send("end", [job.key for job in held])
             worker.dismiss()
@@ -447,6 +470,8 @@ def torchrun() -> tuple[int, int, int] | None:
         if not os.environ[name].isdecimal():
             raise UserError(f"{name}={os.environ[name]!r} in the environment: torchrun sets a number; take it out")
     n, number, local = (int(os.environ[name]) for name in names)
+    if not number < n:
+        raise UserError(f"RANK={number} of WORLD_SIZE={n} in the environment: torchrun counts from 0; take them out")
     return n, number, local
 
 
@@ -572,10 +597,17 @@ class _RayLoop:
             time.sleep(POLL_SECONDS)
             self.running[self.submit(job)] = job
         elif outcome != "unseen":
-            if isinstance(outcome, dict):
+            alone = isinstance(outcome, dict)
+            if alone:
                 _unpack(outcome, self.store, job)
-            self._over(job)
-            _tell(job.cells, self.store, self.log)
+            ended = [cell for cell in job.cells if self.store.state(cell.spec.key) is not None]
+            _tell(ended, self.store, self.log)
+            left = tuple(cell for cell in job.cells if cell not in ended)
+            if left and ended:  # a cell took the GPU with it
+                rest = replace(job, cells=left)
+                self.running[self.submit(rest, alone=alone)] = rest
+            else:
+                self._over(job)
 
     def _lost(self, job: Job, error: Exception) -> None:
         self.deaths[job.key] += 1
@@ -603,7 +635,8 @@ def _ray_job(
 ) -> str | dict[str, Any]:
     """What a Ray task does. `alone`: the caller holds the claim and takes the files that come back.
 
-    Else: `done`; `held` by another process; `unseen`: this node does not see the runs folder, nothing was done.
+    Else: `done`; `held` by another process; `broken`: done up to a cell that took the GPU with it; `unseen`: this node does
+    not see the runs folder, nothing was done.
     """
     from fairssl.train import Stopped
 
@@ -613,9 +646,10 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
-                with suppress(WorkerBroken):  # its records say what happened, and Ray ends a process after a GPU's task
+                try:
                     return "held" if Worker(RunStore(root), settings, Silent(), stop).run([job]) else "done"
-                return "done"
+                except WorkerBroken:  # Ray ends a process after a task with a GPU
+                    return "broken"
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.prepare()
@@ -694,7 +728,8 @@ def run_slurm(
 
     Each walks through everything that is due and does what nobody else holds. Preempted or out of time, it leaves a
     checkpoint and is requeued. `submit` are parameters of submitit (`timeout_min`, `slurm_partition`, `gpus_per_node`);
-    `cluster` is `slurm`, or `local` to try it on one machine. Jobs that end with work left are submitted once more.
+    `cluster` is `slurm`, or `local` to try it on one machine. Jobs that end with work left are submitted again, as long as
+    that leads on.
     """
     submitit = need("submitit", "--executor slurm", "slurm")
     parameters = {"timeout_min": 24 * 60, "name": "fairssl", **submit}
@@ -706,8 +741,9 @@ def run_slurm(
         raise UserError(f"submitit refuses: {error}; --submit KEY=VALUE sets its parameters") from error
     left = list(jobs)
     told: set[str] = set()
-    for _ in range(DEATHS):
-        count = min(workers, len(left))
+    in_vain = 0  # rounds in a row that have recorded nothing
+    while in_vain < DEATHS:
+        count, before = min(workers, len(left)), len(told)
         rest = [_SlurmWalk(left, store.root.absolute(), settings, count) for _ in range(count)]
         with executor.batch():
             submitted = [executor.submit(walk) for walk in rest]
@@ -727,8 +763,9 @@ def run_slurm(
         if not left:
             return
         log.note(f"{len(left)} pretrainings were not finished by jobs {names}")
+        in_vain = in_vain + 1 if len(told) == before else 0
     for job in left:
-        write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds; see {folder}", log)
+        write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds in vain; see {folder}", log)
 
 
 def _ended(store: RunStore, cell: Cell, settings: Settings) -> bool:

@@ -17,6 +17,7 @@ from fairssl.spec import (
     RunSpec,
     TrainConfig,
     check_set,
+    check_share,
     encoder_spec,
     method_spec,
     metric_versions,
@@ -373,6 +374,19 @@ def check_splits(data: DataSpec, splits: Splits) -> None:
         raise UserError(
             f"attribute {data.attribute!r} has one value in the training split of {data.dataset}; nothing to compare"
         )
+
+
+def check_streams(spec: RunSpec, splits: Splits, n_devices: int) -> None:
+    """Refuse a training split that has too few images for a batch on each device."""
+    import torch
+
+    from fairssl.data import to_device
+    from fairssl.train import index_streams
+
+    rows = annotated_rows(spec, splits).numpy()
+    data = to_device(splits.train, rows, torch.device("cpu"), images=torch.empty(0))
+    for name, stream in index_streams(spec, data).items():
+        check_share(name, stream.batch_size, n_devices)
 
 
 def prepare(spec: RunSpec, splits: Splits, device: torch.device, images: torch.Tensor | None = None) -> Trainer:

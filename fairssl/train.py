@@ -149,7 +149,7 @@ class Trainer:
         self.prepared = all(type(part).prepare is Part.prepare for part in self.parts.values())
         self.seconds = 0.0  # spent stepping
         self.first_epoch_seconds: float | None = None  # of them, up to the first epoch's end: compilation and capture
-        self.noise = _get_noise(self.device)
+        self.noise = get_noise(self.device)
 
         on_gpu = self.device.type == "cuda"
         if on_gpu:
@@ -168,7 +168,8 @@ class Trainer:
     # ------------------------------------------------------------- one step
 
     def prepare(self) -> None:
-        """The parts' own stages before the first step, once. They draw from generators of their own."""
+        """The parts' own stages before the first step, once. They draw from generators of their own; a stop waits for
+        them."""
         for name, part in self.parts.items() if not self.prepared else ():
             seed = derive_seed("prepare", name, self.spec.seed)
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
@@ -309,9 +310,9 @@ class Trainer:
             self._summed(index, images)
             return
         if self._warm < WARM_UP:
-            before = _get_noise(self.device)[-1]
+            before = get_noise(self.device)[-1]
             self._summed(index, images)
-            self._noisy |= not torch.equal(before, _get_noise(self.device)[-1])
+            self._noisy |= not torch.equal(before, get_noise(self.device)[-1])
             self._warm += 1
             return
         if self._captured is None:
@@ -347,7 +348,7 @@ class Trainer:
         also written every so many seconds and, unless 0, epochs. `epoch(row)` hears of each epoch's means. Of several
         processes the first alone needs a `work`; it reads and writes for all.
         """
-        _set_noise(self.device, self.noise)  # others may have drawn since this run was built
+        set_noise(self.device, self.noise)  # others may have drawn since this run was built
         with self._on_stream():
             self._resume_all(work)
         self.resumed_at = self.done
@@ -451,7 +452,7 @@ class Trainer:
                     if value is not None:
                         tensors[f"{prefix}.{number}.{slot}"] = value.contiguous()
         tensors["generator"] = self.gen.get_state()
-        tensors.update({f"global_generator.{i}": value for i, value in enumerate(_get_noise(self.device))})
+        tensors.update({f"global_generator.{i}": value for i, value in enumerate(get_noise(self.device))})
         tensors["first_bad"] = self.first_bad
         tensors.update({f"sum.{name}": value for name, value in self.sums.items()})
         return tensors, {
@@ -499,10 +500,10 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
         self.gen.set_state(tensors["generator"].cpu())
-        _set_noise(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
+        set_noise(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
         self.first_bad.copy_(tensors["first_bad"])
         self.sums = {k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")}
-        self.prepared = meta.get("prepared", True)
+        self.prepared = meta.get("prepared", self.prepared)
         self.done = meta["done"]
         self.history = [dict(row) for row in meta["history"]]
         self.step_count.fill_(self.done)
@@ -575,9 +576,10 @@ def together(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> lis
     while left:
         for number in list(left):
             trainer = trainers[number]
-            _set_noise(trainer.device, trainer.noise)
             try:
+                set_noise(trainer.device, trainer.noise)
                 next(runs[number])
+                trainer.noise = get_noise(trainer.device)
             except StopIteration:
                 left.remove(number)
             except Exception as error:
@@ -585,7 +587,6 @@ def together(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> lis
                 left.remove(number)
                 if world.size() > 1 and not isinstance(error, Diverged):  # the others may be at this run still
                     return [error if i in (number, *left) else found for i, found in enumerate(ended)]
-            trainer.noise = _get_noise(trainer.device)
     return ended
 
 
@@ -630,12 +631,12 @@ class _Captured:
         self.last_noise[device] = torch.cuda.current_stream(device).record_event()
 
 
-def _get_noise(device: torch.device) -> list[Tensor]:
+def get_noise(device: torch.device) -> list[Tensor]:
     """States of the global generators that a part may draw from; the device's own last."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
-def _set_noise(device: torch.device, states: Sequence[Tensor]) -> None:
+def set_noise(device: torch.device, states: Sequence[Tensor]) -> None:
     torch.set_rng_state(states[0].cpu())
     if device.type == "cuda" and len(states) > 1:
         torch.cuda.set_rng_state(states[1].cpu(), device)

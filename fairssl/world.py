@@ -13,7 +13,9 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -103,32 +105,35 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
 
 def _met(n: int, number: int, meeting: str) -> dist.Store:
     """A store that all processes share, once all have come; a `UserError` if one has not within `MEETING`."""
-    late = threading.Timer(LATE.total_seconds(), _say_late, (n, number, meeting))
-    late.start()
-    try:
-        store, *_ = next(dist.rendezvous(meeting, number, n, timeout=MEETING))
-        store.set(f"here/{number}", "yes")
-        store.wait([f"here/{other}" for other in range(n)], MEETING)
-        store.set_timeout(FOREVER)
-    except RuntimeError as error:  # the stores' timeouts have no type in common
-        out = "; if torchrun is not meant, take WORLD_SIZE, RANK and MASTER_ADDR out of the environment"
-        raise UserError(
-            f"process {number} of {n} did not find the others at {_place(meeting)} in {MEETING.seconds} s"
-            f"{out if meeting == 'env://' else ''}"
-        ) from error
-    finally:
-        late.cancel()
-    return store
+    found: Future[dist.Store] = Future()
 
+    def meet() -> None:
+        try:
+            store, *_ = next(dist.rendezvous(meeting, number, n, timeout=MEETING))
+            store.set(f"here/{number}", "yes")
+            store.wait([f"here/{other}" for other in range(n)], MEETING)
+            store.set_timeout(FOREVER)
+            found.set_result(store)
+        except Exception as error:
+            found.set_exception(error)
 
-def _place(meeting: str) -> str:
-    if meeting != "env://":
-        return meeting
-    return f"MASTER_ADDR={os.environ.get('MASTER_ADDR')} MASTER_PORT={os.environ.get('MASTER_PORT')}"
-
-
-def _say_late(n: int, number: int, meeting: str) -> None:
-    print(f"fairssl: process {number} waits for the others of {n} at {_place(meeting)}", file=sys.stderr, flush=True)
+    where = meeting
+    if meeting == "env://":
+        where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
+    started, told = time.monotonic(), False
+    threading.Thread(target=meet, daemon=True).start()  # torch waits deaf to signals, Ctrl-C for one
+    while not found.done() and (passed := time.monotonic() - started) < MEETING.total_seconds():
+        if passed > LATE.total_seconds() and not told:
+            print(f"fairssl: process {number} waits for the others of {n} at {where}", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(0.02)
+    if found.done() and found.exception() is None:
+        return found.result()
+    reason = str(found.exception()).splitlines()[0] if found.done() else f"not in {MEETING.total_seconds():.0f} s"
+    out = "; if torchrun is not meant, take WORLD_SIZE, RANK and MASTER_ADDR out of the environment"
+    raise UserError(
+        f"process {number} of {n} did not find the others at {where}: {reason}{out if meeting == 'env://' else ''}"
+    )
 
 
 # --------------------------------------------------------------------------- rows

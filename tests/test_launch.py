@@ -641,25 +641,34 @@ def test_an_unasked_pack_that_the_memory_does_not_hold_is_trained_one_by_one(
     assert any("out of memory with 3 seeds at once; --pack 1 needs less" in note for note in asked.notes)
 
 
-def test_a_worker_whose_device_is_lost_records_the_failure_and_leaves_the_rest(
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_worker_that_loses_its_device_records_one_failure_and_leaves_the_rest(
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the others of the pack fail with it, or are trained already: it cannot judge them any more."""
+    jobs = jobs_of_plan(small.plan("simclr", seeds=3))
+    error = torch.OutOfMemoryError("no more") if first else RuntimeError("illegal access")
+    ends_with(error, first, monkeypatch)
+    monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
+    with pytest.raises(WorkerBroken, match="failed, and cpu with it") as found:
+        worked(tmp_path, 0, jobs, log := Notes())
+    assert found.value.recorded
+    assert [(record.spec["seed"], record.state) for record in RunStore(tmp_path).records()] == [(first, "failed")]
+    assert [RunStore(tmp_path).has_pretrain(job.key) for job in jobs] == [number < first for number in range(3)]
+    assert any("was lost while 3 seeds had it" in note for note in log.notes)
+
+
+def test_a_device_that_is_lost_over_an_evaluation_leaves_the_other_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of_plan(small.plan("simclr", seeds=2))
-    ends_with(RuntimeError("illegal access"), 1, monkeypatch)
+    monkeypatch.setattr("fairssl.job.Embedded.evaluate", lambda self, spec: 1 / 0)
     monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
-    with pytest.raises(WorkerBroken, match="failed, and cpu with it") as found:
+    with pytest.raises(WorkerBroken, match="failed, and cpu with it"):
         worked(tmp_path, 0, jobs, Silent())
-    assert found.value.recorded and found.value.left == []
-    assert [record.state for record in RunStore(tmp_path).records()].count("failed") == 1
-
-    judged = Worker._judge  # what has been trained by then is for another process to judge
-    monkeypatch.setattr(Worker, "_judge", lambda self, run, splits: judged(self, run, splits) or True)
-    jobs = jobs_of_plan(small.plan("sogclr", seeds=2))
-    ends_with(RuntimeError("illegal access"), 2, monkeypatch)
-    with pytest.raises(WorkerBroken) as found:
-        worked(tmp_path, 0, jobs, Silent())
-    assert found.value.left == [jobs[1].key]
-    assert RunStore(tmp_path).has_pretrain(jobs[1].key)
+    (record,) = RunStore(tmp_path).records()
+    assert (record.spec["seed"], record.state) == (0, "failed") and "ZeroDivisionError" in record.error
+    assert all(RunStore(tmp_path).has_pretrain(job.key) for job in jobs)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from fairssl.types import UserError
 
 if TYPE_CHECKING:
     from fairssl.job import Job, Log, Settings, Stop
-    from fairssl.pipeline import Plan, Request
+    from fairssl.pipeline import Plan, Request, SplitsCache
     from fairssl.store import RunStore
     from fairssl.watch import Estimate, Survey
 
@@ -303,7 +303,7 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
     from fairssl import world
     from fairssl.job import Stop, WorkerBroken
     from fairssl.launch import check_data, jobs_of
-    from fairssl.pipeline import pick_device
+    from fairssl.pipeline import SplitsCache, pick_device
     from fairssl.watch import survey, write_plan
 
     if spread.executor == "local":
@@ -325,20 +325,31 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
     with stop.listening(), _progress.bars() as bars:
         try:
             with _or_let_go():
-                check_data(plan, jobs, bars)  # before anything is written
+                splits = SplitsCache(plan.roots, bars.stage)
+                n_devices = max(spread.n_devices, world.size())
+                check_data(splits, jobs, n_devices)  # before anything is written
                 store.prepare()
                 write_plan(plan, store)
             world.from_first(settings)
-            _spread_out(jobs, store, settings, spread, bars, stop)
+            _spread_out(jobs, store, settings, spread, bars, stop, splits)
         except (Stopped, KeyboardInterrupt) as error:
             print(f"fairssl: {str(error) or 'stopped'}; the same command goes on from here", file=sys.stderr)
             raise typer.Exit(stop.exit_code) from error
         except WorkerBroken as error:
-            print(f"fairssl: {error}; the same command goes on with the rest", file=sys.stderr)
+            without = " without --retry-failed" if settings.retry_failed else ""
+            print(f"fairssl: {error}; the same command{without} goes on with the rest", file=sys.stderr)
             raise typer.Exit(1) from error
 
 
-def _spread_out(jobs: list[Job], store: RunStore, settings: Settings, spread: _Spread, log: Log, stop: Stop) -> None:
+def _spread_out(
+    jobs: list[Job],
+    store: RunStore,
+    settings: Settings,
+    spread: _Spread,
+    log: Log,
+    stop: Stop,
+    splits: SplitsCache,
+) -> None:
     from fairssl.launch import run_here, run_ray, run_slurm, run_workers
 
     at_once, workers = spread.at_once(settings.device), spread.workers_on(settings.device)
@@ -350,7 +361,7 @@ def _spread_out(jobs: list[Job], store: RunStore, settings: Settings, spread: _S
     elif spread.executor == "slurm":
         run_slurm(jobs, store, settings, log, at_once, spread.submit)
     elif at_once == 1 and spread.workers is None and spread.n_devices == 1:
-        run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop)
+        run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
     else:
         run_workers(jobs, store, workers, settings, log, stop)
 
