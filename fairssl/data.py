@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -505,41 +505,40 @@ def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tens
     return normalise(x).contiguous(memory_format=torch.channels_last)
 
 
-Augment = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
+class Augmentation:
+    """`augment` for one size and recipe: (images, random numbers) -> views. `compiled`: whether by a compiler's code."""
+
+    def __init__(self, size: int, config: TrainConfig, compiled: bool) -> None:
+        self.size, self.config, self.compiled = size, config, compiled
+        if compiled:
+            torch._dynamo.config.recompile_limit = 64  # of one function; every shape of batch is one, and never many
+            self._fast = torch.compile(self._augment, dynamic=False, fullgraph=True)
+
+    def _augment(self, images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
+        return augment(images, self.size, self.config, u)
+
+    def __call__(self, images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
+        if self.compiled:
+            try:
+                return self._fast(images, u)
+            except (torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
+            except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
+                self.compiled = False
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
+        return self._augment(images, u)
 
 
-def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augment:
-    """`augment` for one size and recipe: (images, random numbers) -> views. Compiled on a GPU, once for all runs of a
-    process that agree in them; where the compiler fails it says so and goes on without it."""
+def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augmentation:
+    """`augment` for one size and recipe. Compiled on a GPU, once for all runs of a process that agree in them; where the
+    compiler fails it says so and goes on without it."""
     recipe = ("recipe", "crop_min", "flip", "jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur")
     used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
     return _augmentation(size, type(config)(**used), device.type == "cuda")
 
 
-@cache
-def _augmentation(size: int, config: TrainConfig, compiled: bool) -> Augment:
-    def eager(images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
-        return augment(images, size, config, u)
-
-    if not compiled:
-        return eager
-    torch._dynamo.config.recompile_limit = 64  # of one function; every shape of batch is one, and never many
-    fast, usable = torch.compile(eager, dynamic=False, fullgraph=True), True
-
-    def either(images: Tensor, u: Mapping[str, Tensor]) -> Tensor:
-        nonlocal usable
-        if usable:
-            try:
-                return fast(images, u)
-            except (torch.OutOfMemoryError, torch.AcceleratorError):
-                raise
-            except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
-                usable = False
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
-        return eager(images, u)
-
-    return either
+_augmentation = cache(Augmentation)
 
 
 def repeated(images: Tensor, n_views: int, rows: slice) -> Tensor:

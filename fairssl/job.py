@@ -235,17 +235,21 @@ class Worker:
         return False
 
     def _leave_lost_device(self, bad: Sequence[_Run], splits: Splits) -> None:
-        """`WorkerBroken` if the device is lost. One of the runs that failed has its record then, so that no command finds the
-        same again; the others may not be to blame, and are left to another process with what has been trained already."""
-        from fairssl.train import Diverged
+        """`WorkerBroken` if the device is lost, or may be after a failed capture.
 
-        blamed = [run for run in bad if not isinstance(run.error, Diverged)][:1]
-        if not blamed or not self._device_lost():
+        One of the runs that failed has its record then, so that no command finds the same again; the others may not be to
+        blame, and are left to another process with what has been trained already.
+        """
+        from fairssl.train import Diverged, NotCaptured
+
+        blamed = [run for run in bad if isinstance(run.error, NotCaptured)][:1]
+        blamed = blamed or [run for run in bad if not isinstance(run.error, Diverged)][:1]
+        if not blamed or not (isinstance(blamed[0].error, NotCaptured) or self._device_lost()):
             return
         for run in blamed:
             name = name_of(run.job.cells[0])
             self._ended_badly(run, splits)
-            if run.packed > 1:
+            if run.packed > 1 and not isinstance(run.error, NotCaptured):
                 self.log.note(
                     f"{name}: {self.device} was lost while {run.packed} seeds had it; --retry-failed --pack 1 tells "
                     "whether this one is to blame"

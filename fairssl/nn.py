@@ -164,10 +164,13 @@ def ema_update(target: nn.Module, online: nn.Module, rate: Tensor | float) -> No
 
     Batch-norm statistics are averaged too, so that a momentum encoder can be evaluated.
     """
-    ours = [*target.parameters(), *target.buffers()]
-    theirs = [*online.parameters(), *online.buffers()]
-    for a, b in zip(ours, theirs, strict=True):
-        if a.dtype.is_floating_point:
-            a.mul_(rate).add_(b * (1 - rate))
-        else:
-            a.copy_(b)
+    both = zip([*target.parameters(), *target.buffers()], [*online.parameters(), *online.buffers()], strict=True)
+    floats, others = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
+    for pair in both:
+        (floats if pair[0].dtype.is_floating_point else others).append(pair)
+    # All at once: one by one the small ones of a deep network would take longer on a GPU than its forward pass.
+    ours, theirs = ([pair[i] for pair in floats] for i in (0, 1))
+    torch._foreach_mul_(ours, rate)
+    torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - rate))
+    for a, b in others:
+        a.copy_(b)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,26 @@ def embed(
     """
     encoder.eval()
     mine, rows = world.rows(len(split)), []
-    for start in range(mine.start, mine.stop, batch_size):
-        stop = min(start + batch_size, mine.stop)
-        images = torch.from_numpy(np.array(split.images[start:stop])).to(device)
-        x = normalise(images).contiguous(memory_format=torch.channels_last)
-        rows.append(represent(encoder(x)).float())
-        progress("embed", stop - mine.start, mine.stop - mine.start)
+    with _whole_float32():
+        for start in range(mine.start, mine.stop, batch_size):
+            stop = min(start + batch_size, mine.stop)
+            images = torch.from_numpy(np.array(split.images[start:stop])).to(device)
+            x = normalise(images).contiguous(memory_format=torch.channels_last)
+            rows.append(represent(encoder(x)).float())
+            progress("embed", stop - mine.start, mine.stop - mine.start)
     return world.gather_with_grad(torch.cat(rows), len(split)).clone()
+
+
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Within it convolutions on a GPU keep all bits of their operands, and no algorithms are tried out for a last batch."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    cudnn.allow_tf32 = cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, cudnn.benchmark = before
 
 
 class Standardise:

@@ -26,7 +26,16 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fairssl import registry, world
-from fairssl.data import DeviceSplit, IndexStream, Prefetch, augmentation, cells_of, random_numbers, repeated
+from fairssl.data import (
+    DeviceSplit,
+    IndexStream,
+    Prefetch,
+    augmentation,
+    cells_of,
+    is_out_of_memory,
+    random_numbers,
+    repeated,
+)
 from fairssl.nn import at_least_float32
 from fairssl.parts import Encoder, Objective, Part
 from fairssl.spec import RunSpec, check_share, derive_seed
@@ -34,12 +43,17 @@ from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
 
 CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
 KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
-AHEAD = 32  # steps; so many, and at most twice as many, are queued on a GPU before the loop waits for it
+AHEAD = 32  # steps; so many, and at most twice as many, are queued on a GPU before the loop waits for it; and
+STREAMED_AHEAD = 4  # where each holds images that were streamed
 WARM_UP = 3  # eager steps before the capture, as torch advises; they are steps of the run like any other
 
 
 class Diverged(RuntimeError):
     """A loss stopped being a number: the step, the term and its value."""
+
+
+class NotCaptured(RuntimeError):
+    """A step could not be captured as a CUDA graph; torch may be left unfit for other work on that device."""
 
 
 def build_encoder(spec: RunSpec) -> Encoder:
@@ -381,10 +395,12 @@ class Trainer:
         if self.stream is not None:
             self.stream.synchronize()
             self._captured = self._prefetch = self._queued = None  # their memory, once nothing on the device uses it
+            for parameter in (*self.primal, *self.dual):
+                parameter.grad = None  # it lies in the graph's memory
 
     def _bound_queue(self) -> None:
         """Do not run far ahead of a GPU: a signal to stop would have to wait for all that is queued."""
-        if self.stream is not None and self.done % AHEAD == 0:
+        if self.stream is not None and self.done % (STREAMED_AHEAD if self.data.streamed else AHEAD) == 0:
             if self._queued is not None:
                 self._queued.synchronize()
             self._queued = self.stream.record_event()
@@ -528,7 +544,7 @@ class Trainer:
 
     def _packed(self) -> bytes:
         tensors, meta = self.state()
-        return save({k: v.cpu().clone() for k, v in tensors.items()}, metadata={"meta": json.dumps(meta)})
+        return save({k: v.to("cpu", copy=True) for k, v in tensors.items()}, metadata={"meta": json.dumps(meta)})
 
     def resume(self, work: Path) -> bool:
         """Load the newest whole checkpoint of this very spec; a torn or foreign one is skipped with a warning that names it."""
@@ -610,8 +626,17 @@ class _Captured:
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(gen)
         # On the run's own stream: graphs that share one share its workspaces too, and could not overlap.
-        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-            step(self.index, self.images)
+        try:
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
+                step(self.index, self.images)
+        except Exception as error:
+            cause = error.__context__ or error  # the end of the capture fails too, and hides what came first
+            if is_out_of_memory(error) or is_out_of_memory(cause):
+                raise
+            raise NotCaptured(
+                f"the step cannot be captured ({str(cause).strip().partition(chr(10))[0]}); a part that reads a tensor back "
+                "says capturable = False"
+            ) from error
 
     def __call__(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:
         """Take the captured step on these positions and images, on the current stream."""

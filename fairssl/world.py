@@ -282,8 +282,9 @@ def _batch_norm(
     wide = x if x.dtype == torch.float64 else x.float()
     others = [0, *range(2, x.ndim)]
     shape = [1, -1, *[1] * (x.ndim - 2)]
-    count = _Sum.apply(wide.new_full((), x.numel() / x.shape[1]))
-    mean = _Sum.apply(wide.sum(others)) / count
+    n_mine = wide.new_full((1,), x.numel() / x.shape[1])
+    total, count = _Sum.apply(torch.cat([wide.sum(others), n_mine])).tensor_split([x.shape[1]])
+    mean = total / count
     centred = wide - mean.view(shape)
     variance = _Sum.apply(centred.square().sum(others)) / count
     if running_mean is not None and running_var is not None:

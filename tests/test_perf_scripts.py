@@ -74,7 +74,7 @@ def test_data_counts_the_images_and_opens_their_pack_faster_than_it_made_it(meas
 
 def test_step_compares_the_product_with_the_model_alone_and_a_plain_loop(measured: Any) -> None:
     found = measured(
-        "step", "--device", "cpu", "--sizes", "16", "--batches", "8", "--n", "32", "--encoder", "small_cnn",
+        "step", "--device", "cpu", "--shapes", "16x8", "--n", "32", "--encoder", "small_cnn",
         "--precision", "float32", "--seconds", "0.01", "--repeats", "2", "--warm-up", "1", "--loop-steps", "1",
         "--workers", "0",
     )  # fmt: skip
@@ -82,6 +82,7 @@ def test_step_compares_the_product_with_the_model_alone_and_a_plain_loop(measure
     assert (simclr["method"], simclr["views_per_step"]) == ("simclr", 16)
     assert (sofclr["method"], sofclr["views_per_step"]) == ("sofclr", 32)  # the annotated batch is as large
     for row in found["rows"]:
+        assert (row["size"], row["batch"], row["augmentation"], row["step"]) == (16, 8, "eager", "eager")
         assert positive(row["product"]) and positive(row["ceiling"])
         ratios = [a / b for a, b in zip(row["product"]["all"], row["ceiling"]["all"], strict=True)]
         assert row["ratio"]["all"] == pytest.approx(ratios)
@@ -122,6 +123,29 @@ def test_stages_extrapolates_a_table_from_a_slice_that_bench_ran(measured: Any) 
     rest = found["slice_seconds"] - training
     assert found["other_seconds"] == pytest.approx(rest)
     assert 2 * rest < found["extrapolated_seconds"] < 2 * (training * 100 + rest)  # no epoch as long as both
+
+
+@pytest.mark.slow
+def test_a_table_slice_that_is_cut_off_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    words = (
+        "--table",
+        "--device",
+        "cpu",
+        "--dataset",
+        "synthfaces",
+        "--image-size",
+        "16",
+        "--batch-size",
+        "16",
+        *SMALL,
+    )
+    words += ("--encoder", "small_cnn", "--precision", "float32", "--epochs", "2000", "--seeds", "1", "--limit", "12")
+    done = subprocess.run([sys.executable, str(PERF / "stages.py"), "--json", str(path), *words], capture_output=True)
+    assert done.returncode == 1 and b"the slice did not end well (exit 75), " in done.stderr
+    if path.exists():  # at least one run had ended
+        found = json.loads(path.read_text())
+        assert found["rows"] and "extrapolated_seconds" not in found
 
 
 def test_an_extrapolated_run_has_one_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ import torch
 from reference import ranks, small
 
 from fairssl import train
-from fairssl.data import DeviceSplit, Prefetch, augment, augmentation, fits, place, random_numbers
+from fairssl.data import Augmentation, DeviceSplit, Prefetch, augment, augmentation, fits, place, random_numbers
 from fairssl.job import Settings, Stop, Worker
 from fairssl.launch import Silent
 from fairssl.spec import TrainConfig
 from fairssl.store import RunStore
 from fairssl.testing import _NoReadBack
-from fairssl.train import WARM_UP, Diverged, Stopped, Trainer, together
+from fairssl.train import WARM_UP, Diverged, NotCaptured, Stopped, Trainer, together
 
 NOISY = "vae+mmd"  # draws from the global generator
 
@@ -95,8 +97,62 @@ def test_augmentation_compiles_without_a_break_and_to_the_same_views(sets: dict[
     config = TrainConfig(**sets)
     images = torch.randint(0, 256, (6, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     u = random_numbers(6, config, torch.Generator().manual_seed(1))
-    compiled = torch.compile(lambda i, u: augment(i, 16, config, u), dynamic=False, fullgraph=True)
+    compiled = Augmentation(16, config, compiled=True)
     assert torch.allclose(compiled(images, u), augment(images, 16, config, u), atol=2e-5)
+    assert compiled.compiled
+
+
+def test_augmentation_whose_compiler_fails_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(function: Any, **how: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise NotImplementedError("no compiler here\nand more")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    config = TrainConfig()
+    images = torch.randint(0, 256, (6, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    u = random_numbers(6, config, torch.Generator().manual_seed(1))
+    found = Augmentation(16, config, compiled=True)
+    for _ in range(2):
+        assert torch.equal(found(images, u), augment(images, 16, config, u))
+    assert not found.compiled
+    assert capfd.readouterr().err == ("fairssl: warning: augmentation is not compiled and slower: no compiler here\n")
+
+
+class Refused:
+    """Stands in for a CUDA graph whose capture a part breaks: its own error, then that of the capture's end."""
+
+    def register_generator_state(self, gen: torch.Generator) -> None:
+        pass
+
+
+@contextmanager
+def refusing(graph: Any, **how: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        raise RuntimeError("capture invalidated")
+
+
+def test_a_step_that_cannot_be_captured_says_what_its_author_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Refused)
+    monkeypatch.setattr(torch.cuda, "graph", refusing)
+
+    def step(index: Any, images: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(NotCaptured, match=r"cannot be captured \(operation not permitted .*capturable = False"):
+        train._Captured(step, {}, None, torch.Generator(), None, False)
+
+    def full(index: Any, images: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(RuntimeError) as found:
+        train._Captured(full, {}, None, torch.Generator(), None, False)
+    assert not isinstance(found.value, NotCaptured)
 
 
 def test_runs_that_agree_in_size_and_recipe_share_one_augmentation() -> None:

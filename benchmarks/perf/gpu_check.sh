@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The GPU part of fairssl's checks and figures, in under six minutes from a bare machine:
 #
-#     bash benchmarks/perf/gpu_check.sh
+#     bash benchmarks/perf/gpu_check.sh [NAME...]       all of: tests step packing table
 #
 # Needs Python with torch, torchvision, timm, scikit-learn, pandas, rich and typer. What else fairssl needs comes from the
-# wheels in the folder $WHEELS if that is set. $OUT (perf-out) receives a JSON file per measurement, at once, tables.txt and
+# wheels in the folder $WHEELS if that is set: put fairssl's own there too where setuptools is old, and pytest's, without
+# which the tests are not run. Augmentation is compiled only where there are a C compiler and Python's headers. $OUT (perf-out) receives a JSON file per measurement, at once, tables.txt and
 # check.log. $FAIRSSL_DATA, a folder that holds UTKFace, gives the table slice its images, which are drawn otherwise.
 # Exit 1 if anything failed or ran out of time; the rest is done all the same. No step begins once $LIMIT seconds (350) have
 # passed, and none goes on longer.
@@ -17,6 +18,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 deadline=${LIMIT:-350}
 failed=()
+only=("$@")
 
 # step NAME SECONDS COMMAND...: run it under a time limit, keep what it prints, go on whatever happens
 step() {
@@ -38,36 +40,51 @@ step() {
 }
 
 pip() {
-  "$python" -m pip --disable-pip-version-check install --quiet --no-deps "$@"
+  PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip --disable-pip-version-check install --quiet --no-deps "$@"
 }
 
-imports() { # from another folder, so that what is here does not pass for what is installed
-  (cd / && "$python" -c 'import fairssl.api, fairssl_plugins; from fairssl import registry; assert registry.methods.where()')
+# from another folder, so that what is here does not pass for what is installed; 3 if there is no GPU
+ready() {
+  (cd / && "$python" -c '
+import sys, fairssl.api, fairssl_plugins, torch
+from fairssl import registry
+assert registry.methods.where()
+sys.exit(0 if torch.cuda.is_available() else 3)')
 }
 
 if [ -n "${WHEELS:-}" ]; then
   pip --no-index "$WHEELS"/*.whl || failed+=(wheels)
 fi
-if ! imports 2>/dev/null; then
+state=0
+ready 2>/dev/null || state=$?
+if [ "$state" -ne 0 ] && [ "$state" -ne 3 ]; then
   pip --no-build-isolation -e . || pip -e .
+  state=0
+  ready || state=$?
 fi
-if ! imports || ! "$python" -c 'import torch; assert torch.cuda.is_available(), "no GPU"'; then
+if [ "$state" -ne 0 ]; then
   echo "gpu_check: fairssl cannot be imported, or there is no GPU; nothing was measured" >&2
   exit 1
 fi
 : >"$out/tables.txt"
 : >"$out/check.log"
+command -v cc || echo "no C compiler: augmentation will not be compiled"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 
-if "$python" -c 'import pytest' 2>/dev/null; then
+wanted() { # wanted NAME: was it asked for, by name or not at all
+  [ "${#only[@]}" -eq 0 ] || [[ " ${only[*]} " == *" $1 "* ]]
+}
+
+if wanted tests && "$python" -c 'import pytest' 2>/dev/null; then
   step tests 90 "$python" -m pytest -q tests/gpu
-else
+elif wanted tests; then
   echo "tests: skipped, there is no pytest"
 fi
 
 perf() { # perf NAME SECONDS SCRIPT FLAGS...
   local name=$1 limit=$2 script=$3
   shift 3
+  wanted "$name" || return 0
   step "$name" "$limit" "$python" "benchmarks/perf/$script.py" --json "$out/$name.json" "$@"
 }
 
@@ -76,11 +93,10 @@ for found in "${FAIRSSL_DATA:-/nowhere}"/UTKFace "${FAIRSSL_DATA:-/nowhere}"/utk
   if [ -e "$found" ]; then source=(--dataset utkface); fi
 done
 
-perf step64 90 step --sizes 64 --seconds 0.3
-perf packing 60 packing
-perf table 180 stages --table "${source[@]}"
-perf step128 45 step --sizes 128 --batches 128 --seconds 0.3 --loop ""
-perf step224 60 step --sizes 224 --batches 128 --seconds 0.3 --loop ""
+perf step 110 step --seconds 0.2
+perf packing 90 packing --repeats 3
+left=$((deadline - SECONDS))
+perf table "$left" stages --table --limit $((left - 15)) "${source[@]}"
 
 cat "$out/tables.txt"
 echo

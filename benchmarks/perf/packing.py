@@ -175,12 +175,10 @@ def main() -> None:
     device = pick_device(options.device)
     outcome = Outcome(__file__, options, device)
     seconds, memory = in_one_process(options, device)
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-    seconds["processes"], memory["processes"] = in_processes(options, device)
     one = statistics.median(seconds["one seed"])
-    for name, times in seconds.items():
+
+    def add(name: str) -> None:
+        times = seconds[name]
         outcome.add(
             what=name,
             seeds=1 if name == "one seed" else options.seeds,
@@ -188,6 +186,14 @@ def main() -> None:
             times_one=spread([each / one for each in times]),
             memory_gb=memory.get(name),
         )
+
+    for name in list(seconds):
+        add(name)
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+    seconds["processes"], memory["processes"] = in_processes(options, device)
+    add("processes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One step: views per second of fairssl's own step, of the model alone, and of a plain loop over a DataLoader.
 
-    python benchmarks/perf/step.py [--sizes 64,128,224] [--batches 128,64] [--methods simclr,sofclr] [--json step.json]
+    python benchmarks/perf/step.py [--shapes 64x128,64x64,128x128,224x128] [--methods simclr,sofclr] [--json step.json]
 
 `product`: what `fairssl bench` does in its loop (index streams, gather, augmentation, encoder, losses, both optimisers,
 the end of an epoch), a captured graph on a GPU.
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from outcome import Outcome, arguments, numbers, spread, timed, words
+from outcome import Outcome, arguments, spread, timed, words
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -68,9 +68,10 @@ def random_split(n: int, size: int, batch: int, device: torch.device) -> DeviceS
     return DeviceSplit(images, code % 2, group, annotated)
 
 
-def product(spec: RunSpec, split: DeviceSplit) -> Iterator[Any]:
-    """Every `next()` is one step of fairssl's."""
-    return iter(Trainer(spec, split, 2).advance())
+def shapes(text: str) -> list[tuple[int, int]]:
+    """`"64x128,224x64"` -> pixels and images of a batch, twice."""
+    found = [word.split("x") for word in words(text)]
+    return [(int(size), int(batch)) for size, batch in found]
 
 
 class Model:
@@ -243,8 +244,8 @@ def block(step: Callable[[], Any], seconds: float, device: torch.device) -> int:
 
 def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespace) -> dict[str, Any]:
     device = split.images.device
-    own = product(spec, split)
-    steps: dict[str, Callable[[], Any]] = {"product": partial(next, own), "ceiling": ceiling(spec, split)}
+    trainer = Trainer(spec, split, 2)
+    steps: dict[str, Callable[[], Any]] = {"product": partial(next, trainer.advance()), "ceiling": ceiling(spec, split)}
     n_views = sum(2 * min(spec.train.batch_size, len(rows)) for rows in rows_of(spec, split).values())
     counts = {}
     for name, step in steps.items():
@@ -261,6 +262,8 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "size": spec.data.image_size,
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
+        "augmentation": "compiled" if trainer.augment.compiled else "eager",
+        "step": "captured" if trainer.capture else "eager",
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),
     }
@@ -279,8 +282,8 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = arguments(__doc__)
     parser.add_argument("--methods", type=words, default=["simclr", "sofclr"])
-    parser.add_argument("--sizes", type=numbers, default=[64, 128, 224] if on_gpu else [32], help="pixels")
-    parser.add_argument("--batches", type=numbers, default=[128, 64] if on_gpu else [32])
+    default = "64x128,64x64,128x128,224x128" if on_gpu else "32x32"
+    parser.add_argument("--shapes", type=shapes, default=default, help="pixels x images of a batch")
     parser.add_argument("--encoder", default="resnet18" if on_gpu else "small_cnn")
     parser.add_argument("--precision", choices=["bf16", "float32"], default="bf16" if on_gpu else "float32")
     parser.add_argument("--device", default="auto")
@@ -288,16 +291,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of one timed block")
     parser.add_argument("--repeats", type=int, default=5, help="blocks of each kind")
     parser.add_argument("--warm-up", type=int, default=WARM_UP if on_gpu else 3, help="steps")
-    parser.add_argument("--loop", type=words, default=["simclr"], help="methods whose plain loop is timed; '': none")
+    parser.add_argument(
+        "--loop", type=words, default=["simclr"], help="methods whose plain loop is timed, at the first shape; '': none"
+    )
     parser.add_argument("--loop-steps", type=int, default=20 if on_gpu else 5, help="steps of one of its three blocks")
     parser.add_argument("--workers", type=int, default=min(16, len(os.sched_getaffinity(0))), help="of the plain loop")
     options = parser.parse_args()
     device = pick_device(options.device)
     outcome = Outcome(__file__, options, device)
-    for size, batch, method in itertools.product(options.sizes, options.batches, options.methods):
+    for (size, batch), method in itertools.product(options.shapes, options.methods):
         split = random_split(options.n, size, batch, device)
         spec = make_spec(method, size, batch, options.encoder, options.precision)
-        outcome.add(**row(spec, split, method in options.loop, options))
+        loop = method in options.loop and (size, batch) == options.shapes[0]
+        outcome.add(**row(spec, split, loop, options))
         del split
         gc.collect()
         if device.type == "cuda":
