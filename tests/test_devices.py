@@ -105,6 +105,8 @@ def test_more_processes_than_images_is_a_mistake_told_in_one_line(tmp_path: Path
     for more in ([], ["--dry-run"]):
         _, err = finish(start(tmp_path, "--devices", "5", "--batch-size", "2", "--method", "ce", *more), 2)
         assert "5 devices: a step of the 'annotated' stream has 2 images; at most as many devices" in err
+    _, err = finish(start(tmp_path, "--devices", "15", "--method", "simclr,ce"), 2)  # of 48 images 14 are annotated
+    assert "15 devices: a step of the 'annotated' stream has 14 images; at most as many devices" in err
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from reference import small
-from reference.plugin_package import OBJECTIVE, write_package
+from reference.plugin_package import OBJECTIVE, PREPARED, known, write_package
 
 from fairssl import registry, train
 from fairssl.cli import run
@@ -669,6 +669,18 @@ def test_a_device_that_is_lost_over_an_evaluation_leaves_the_other_cells(
     (record,) = RunStore(tmp_path).records()
     assert (record.spec["seed"], record.state) == (0, "failed") and "ZeroDivisionError" in record.error
     assert all(RunStore(tmp_path).has_pretrain(job.key) for job in jobs)
+
+
+def test_a_stage_before_training_is_run_also_where_no_step_is_taken(tmp_path: Path) -> None:
+    text = PREPARED.replace("    class Config", "    trains = False\n\n    class Config", 1)
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
+    with known(tmp_path / "site"):
+        (job,) = jobs_of_plan(small.plan("agree"))
+        store = worked(tmp_path / "runs", 0, [job], Silent())
+        (record,) = store.records()
+        assert record.state == "ok", record.error
+        kept, _ = store.read_pretrain(job.key)
+        assert kept["part.agree.seen"].tolist() == [1, -1, -1]
 
 
 @pytest.mark.slow
