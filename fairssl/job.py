@@ -139,10 +139,8 @@ class Worker:
 
         self.store, self.settings, self.log, self.stop = store, settings, log, stop
         self.device = pick_device(settings.device)
-        if (
-            self.device.index is not None and self.device.type == "cuda"
-        ):  # else torch makes itself at home on the first GPU too
-            torch.cuda.set_device(self.device)
+        if self.device.type == "cuda" and self.device.index is not None:
+            torch.cuda.set_device(self.device)  # or torch would take memory of the first GPU too
         self.splits = splits or SplitsCache(settings.roots, log.stage)
         self.leads = world.rank() == 0  # reads and writes files, and judges
         self._placed: tuple[Splits, torch.Tensor] | None = None
@@ -246,15 +244,15 @@ class Worker:
         blamed = blamed or [run for run in bad if not isinstance(run.error, Diverged)][:1]
         if not blamed or not (isinstance(blamed[0].error, NotCaptured) or self._device_lost()):
             return
-        for run in blamed:
-            name = name_of(run.job.cells[0])
-            self._ended_badly(run, splits)
-            if run.packed > 1 and not isinstance(run.error, NotCaptured):
-                self.log.note(
-                    f"{name}: {self.device} was lost while {run.packed} seeds had it; --retry-failed --pack 1 tells "
-                    "whether this one is to blame"
-                )
-            raise WorkerBroken(f"{name} failed, and {self.device} with it", recorded=True)
+        run = blamed[0]
+        name = name_of(run.job.cells[0])
+        self._ended_badly(run, splits)
+        if run.packed > 1 and not isinstance(run.error, NotCaptured):
+            self.log.note(
+                f"{name}: {self.device} was lost while {run.packed} seeds had it; --retry-failed --pack 1 tells whether "
+                "this one is to blame"
+            )
+        raise WorkerBroken(f"{name} failed, and {self.device} with it", recorded=True)
 
     def _without_memory(self, runs: Sequence[_Run]) -> list[_Run]:
         """Of a pack that nobody asked for, the runs that the device had no memory for beside the others."""
@@ -418,7 +416,6 @@ class Worker:
 
     def _judge(self, run: _Run, splits: Splits) -> bool:
         """A record for every cell of a finished pretraining; whether one failed."""
-
         embedded: Embedded | None = None
         embedded_on: object = None
         failed = False

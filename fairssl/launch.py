@@ -32,7 +32,7 @@ from fairssl.pipeline import Cell, Plan, SplitsCache, check_streams
 from fairssl.spec import RunSpec, check_share
 from fairssl.store import Predictions, Record, RunStore
 from fairssl.types import UserError
-from fairssl.watch import Survey, is_due, name_of
+from fairssl.watch import Survey, name_of
 
 SECONDS_TO_FOLLOW = 15.0  # that a worker has to end once it is broken
 SECONDS_TO_END = 60.0  # that it has where one of its processes may still write a checkpoint
@@ -740,6 +740,14 @@ def run_slurm(
     except (RuntimeError, ValueError, NameError, TypeError) as error:
         raise UserError(f"submitit refuses: {error}; --submit KEY=VALUE sets its parameters") from error
     left = list(jobs)
+    old = {cell.spec.key: store.written_at(cell.spec.key) for job in jobs for cell in job.cells}
+
+    def ended(cell: Cell) -> bool:
+        key = cell.spec.key
+        state = store.state(key)
+        again = settings.retry_failed and state != "ok" and store.written_at(key) == old[key]
+        return state is not None and not again
+
     told: set[str] = set()
     in_vain = 0  # rounds in a row that have recorded nothing
     while in_vain < DEATHS:
@@ -752,7 +760,7 @@ def run_slurm(
         while True:
             over = all(job.done() for job in submitted)
             for job in left:
-                fresh = [c for c in job.cells if c.spec.key not in told and _ended(store, c, settings)]
+                fresh = [c for c in job.cells if c.spec.key not in told and ended(c)]
                 told.update(cell.spec.key for cell in fresh)
                 _tell(fresh, store, log)
             left = [job for job in left if any(cell.spec.key not in told for cell in job.cells)]
@@ -766,10 +774,6 @@ def run_slurm(
         in_vain = in_vain + 1 if len(told) == before else 0
     for job in left:
         write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds in vain; see {folder}", log)
-
-
-def _ended(store: RunStore, cell: Cell, settings: Settings) -> bool:
-    return not is_due(store.state(cell.spec.key), settings.retry_failed)
 
 
 @dataclass

@@ -345,6 +345,14 @@ class RunStore:
         state: State = outline["state"]
         return state
 
+    def written_at(self, key: str) -> tuple[int, int] | None:
+        """Two numbers that change whenever the run's record is written anew; None where there is none."""
+        try:
+            found = (self.result_dir(key) / "record.json").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
     def _has_predictions(self, key: str) -> bool:
         return (self.result_dir(key) / "predictions.csv.gz").is_file()
 

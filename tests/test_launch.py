@@ -518,6 +518,19 @@ def test_on_slurm_a_preempted_job_is_requeued_and_goes_on(tmp_path: Path) -> Non
     assert "Requeued job" in logs
 
 
+@pytest.mark.slow
+@needs("submitit")
+def test_on_slurm_a_cell_that_fails_again_keeps_what_it_died_of(tmp_path: Path) -> None:
+    text = OBJECTIVE.replace("z, z_ = ", "assert batches['all'].index.sum() < 0, 'a bug'\n        z, z_ = ")
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
+    out = tmp_path / "runs"
+    for more in ([], ["--retry-failed", "--executor", "slurm", "--workers", "1", "--submit", "cluster=local"]):
+        _, err = finish(start(out, "--method", "agree", *more, PYTHONPATH=str(tmp_path / "site")), 1)
+        (record,) = RunStore(out).records()
+        assert record.state == "failed" and "AssertionError: a bug" in record.error
+    assert "not finished" not in err
+
+
 # --------------------------------------------------------------------------- loggers
 
 
