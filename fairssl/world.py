@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -30,6 +29,7 @@ from fairssl.types import UserError
 
 T = TypeVar("T")
 MEETING = timedelta(minutes=5)  # that all processes of a run have to find each other
+GRACE = timedelta(seconds=10)  # after it, for torch to notice
 # The first judges a run while the others wait; that takes as long as it takes, and a death is told by the launcher.
 FOREVER = timedelta(days=7)
 LATE = timedelta(seconds=15)  # after which who waits for others says so
@@ -105,31 +105,38 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
 
 def _met(n: int, number: int, meeting: str) -> dist.Store:
     """A store that all processes share, once all have come; a `UserError` if one has not within `MEETING`."""
-    found: Future[dist.Store] = Future()
+    stores: list[dist.Store] = []
+    reasons: list[
+        str
+    ] = []  # not the errors: their frames would keep a store, and its threads, up to the interpreter's end
 
     def meet() -> None:
         try:
             store, *_ = next(dist.rendezvous(meeting, number, n, timeout=MEETING))
             store.set(f"here/{number}", "yes")
-            store.wait([f"here/{other}" for other in range(n)], MEETING)
+            store.wait([f"here/{other}" for other in range(n)], timedelta(seconds=deadline - time.monotonic()))
             store.set_timeout(FOREVER)
-            found.set_result(store)
+            stores.append(store)
         except Exception as error:
-            found.set_exception(error)
+            reasons.append(str(error).splitlines()[0])
 
     where = meeting
     if meeting == "env://":
         where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
     started, told = time.monotonic(), False
-    threading.Thread(target=meet, daemon=True).start()  # torch waits deaf to signals, Ctrl-C for one
-    while not found.done() and (passed := time.monotonic() - started) < MEETING.total_seconds():
-        if passed > LATE.total_seconds() and not told:
+    deadline = started + MEETING.total_seconds()
+    waiting = threading.Thread(target=meet, daemon=True)  # torch waits deaf to signals, Ctrl-C for one
+    waiting.start()
+    # A thread of torch's that still waits when the interpreter ends may abort it: let it end first.
+    while waiting.is_alive() and time.monotonic() < deadline + GRACE.total_seconds():
+        if time.monotonic() > started + LATE.total_seconds() and not told:
             print(f"fairssl: process {number} waits for the others of {n} at {where}", file=sys.stderr, flush=True)
             told = True
-        time.sleep(0.02)
-    if found.done() and found.exception() is None:
-        return found.result()
-    reason = str(found.exception()).splitlines()[0] if found.done() else f"not in {MEETING.total_seconds():.0f} s"
+        waiting.join(0.02)
+    if stores:
+        return stores.pop()
+    late = time.monotonic() >= deadline or not reasons
+    reason = f"not in {MEETING.total_seconds():.0f} s" if late else reasons[0]
     out = "; if torchrun is not meant, take WORLD_SIZE, RANK and MASTER_ADDR out of the environment"
     raise UserError(
         f"process {number} of {n} did not find the others at {where}: {reason}{out if meeting == 'env://' else ''}"

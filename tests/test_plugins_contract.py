@@ -233,7 +233,11 @@ DATASET = PLUGINS["dataset"].replace("$Name", "Faulty").replace("$name", "faulty
             "the card says",
             [("groups=GROUPS,\n        )", 'groups=("a", "b"),\n        )')],
         ),
-        ("two loads, equal bits", "differs between two loads", [("PCG64(split_seed)", "PCG64(np.random.randint(99))")]),
+        (
+            "two loads, equal bits",
+            "differs between two loads",
+            [("PCG64(split_seed)", "PCG64(np.random.randint(2**31))")],
+        ),
         ("refuses unknown names", "load accepts", [("not in self.card.targets", "in ()")]),
         ("card", "licence is empty", [('licence="CC0"', 'licence=""')]),
         (
