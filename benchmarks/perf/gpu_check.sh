@@ -4,11 +4,12 @@
 #     bash benchmarks/perf/gpu_check.sh [NAME...]       all of: tests step packing table
 #
 # Needs Python with torch, torchvision, timm, scikit-learn, pandas, rich and typer. What else fairssl needs comes from the
-# wheels in the folder $WHEELS if that is set: put fairssl's own there too where setuptools is old, and pytest's, without
-# which the tests are not run. Augmentation is compiled only where there are a C compiler and Python's headers. $OUT (perf-out) receives a JSON file per measurement, at once, tables.txt and
-# check.log. $FAIRSSL_DATA, a folder that holds UTKFace, gives the table slice its images, which are drawn otherwise.
-# Exit 1 if anything failed or ran out of time; the rest is done all the same. No step begins once $LIMIT seconds (350) have
-# passed, and none goes on longer.
+# wheels in the folder $WHEELS if that is set: put fairssl's own there too where setuptools is old (`pip wheel --no-deps .`),
+# and pytest's, without which the tests are not run. Augmentation is compiled only where there are a C compiler and Python's
+# headers; the tables say whether it was. $OUT (perf-out) receives a JSON file per measurement, at once, tables.txt and
+# check.log. $FAIRSSL_DATA, a folder that holds UTKFace, gives the table slice its images, which are drawn otherwise. Exit 1
+# if anything failed or ran out of time; the rest is done all the same. No step begins once $LIMIT seconds (350) have
+# passed, and none goes on longer: the tests may need a call of their own.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -43,13 +44,16 @@ pip() {
   PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip --disable-pip-version-check install --quiet --no-deps "$@"
 }
 
-# from another folder, so that what is here does not pass for what is installed; 3 if there is no GPU
+# from another folder, so that what is here does not pass for what is installed; 3 if there is no torch or no GPU
 ready() {
   (cd / && "$python" -c '
-import sys, fairssl.api, fairssl_plugins, torch
+import importlib.util, sys
+if importlib.util.find_spec("torch") is None: sys.exit(3)
+import torch
+if not torch.cuda.is_available(): sys.exit(3)
+import fairssl.api, fairssl_plugins
 from fairssl import registry
-assert registry.methods.where()
-sys.exit(0 if torch.cuda.is_available() else 3)')
+assert registry.methods.where()')
 }
 
 if [ -n "${WHEELS:-}" ]; then
