@@ -221,7 +221,7 @@ class Board:
             state=record.state,
             values=tuple(_leak(record) if c.diagnostic else record.metrics.get(c.symbol) for c in self.columns),
             reasons={**record.undefined, "Leak": str((record.leakage or {}).get("reason", "not measured"))},
-            error=_one_line(record),
+            error=record.reason,
         )
         other = group.runs.setdefault(seed, ours)
         if other.state != "ok" and (ours.state == "ok" or (ours.state, ours.error) < (other.state, other.error)):
@@ -269,15 +269,6 @@ def _without_seed_and_name(record: Record) -> tuple[int, str, dict[str, Any]]:
     rest = {key: value for key, value in spec.items() if key != "seed"}
     rest["method"] = {key: value for key, value in method.items() if key != "name"}
     return seed, name, rest
-
-
-def _one_line(record: Record) -> str:
-    """A divergence's first line, or the last line of a traceback."""
-    lines = [line.strip() for line in (record.error or "").splitlines() if line.strip()]
-    if not lines:
-        return ""
-    line = lines[0] if record.state == "diverged" else lines[-1]
-    return line if len(line) <= 200 else line[:197] + "..."
 
 
 def _leak(record: Record) -> float | None:

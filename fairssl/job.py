@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fairssl.loggers import Logger, open_logger
 from fairssl.pipeline import Cell, Embedded, Evaluation, SplitsCache, environment, facts, prepare
-from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError
+from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError, reason_of
 from fairssl.types import Splits, Undefined, UserError
 from fairssl.watch import Live, is_due, name_of
 
@@ -362,6 +362,8 @@ class Worker:
 
     def _keep(self, run: _Run) -> None:
         """Write a finished pretraining into the store, and down what it cost."""
+        from fairssl import world
+
         trainer, steps = run.trainer, run.trainer.n_steps - run.trainer.resumed_at
         seconds = trainer.seconds / run.packed  # its share, where several had the device
         run.timings["train_seconds"] = seconds
@@ -369,6 +371,8 @@ class Worker:
             run.timings["first_epoch_seconds"] = trainer.first_epoch_seconds / run.packed
         if run.packed > 1:
             run.timings["packed"] = run.packed
+        if world.size() > 1:
+            run.timings["devices"] = world.size()
         if steps:
             run.timings["views_per_second"] = run.views_per_step * steps / max(seconds, 1e-9)
             run.timings["seconds_per_epoch"] = seconds / steps * trainer.steps_per_epoch
@@ -398,7 +402,7 @@ class Worker:
             return False
         text = "".join(traceback.format_exception(error))
         if not self.leads:  # it writes no record, and may be the only one that knows
-            print(f"fairssl: process {world.rank()}: {text.strip().splitlines()[-1]}", file=sys.stderr)
+            print(f"fairssl: process {world.rank()}: {reason_of(text)}", file=sys.stderr)
         if run.packed > 1 and is_out_of_memory(error):
             self.log.note(
                 f"{name_of(run.job.cells[0])}: out of memory with {run.packed} seeds at once; --pack 1 needs less"

@@ -471,7 +471,9 @@ def torchrun() -> tuple[int, int, int] | None:
             raise UserError(f"{name}={os.environ[name]!r} in the environment: torchrun sets a number; take it out")
     n, number, local = (int(os.environ[name]) for name in names)
     if not number < n:
-        raise UserError(f"RANK={number} of WORLD_SIZE={n} in the environment: torchrun counts from 0; take them out")
+        raise UserError(
+            f"RANK={number} WORLD_SIZE={n} in the environment: RANK must be below WORLD_SIZE; torchrun sets both"
+        )
     return n, number, local
 
 

@@ -92,6 +92,15 @@ class Measured(_Frozen):
         return self
 
 
+def reason_of(error: str) -> str:
+    """One line of an error that may be a traceback: the type and the first line of what was raised, not of where."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    after = lines[frames[-1] :] if frames else lines
+    line = next((line for line in after if not line.startswith(" ")), "").strip()
+    return line if len(line) <= 200 else line[:197] + "..."
+
+
 class Record(Measured):
     """What one run came to. `metrics` are of the test split; a failed or diverged run has none.
 
@@ -121,6 +130,11 @@ class Record(Measured):
         if self.state != "ok" and self.metrics:
             raise ValueError(f"a record that is {self.state} has no metrics")
         return self
+
+    @property
+    def reason(self) -> str:
+        """Why it did not end well, in one line; empty if it did."""
+        return reason_of(self.error or "")
 
     def to_json(self) -> str:
         """One line; equal records, equal text."""

@@ -448,7 +448,7 @@ class Trainer:
         means = {name: value / self.steps_per_epoch for name, value in zip(self.sums, read[2:], strict=True)}
         if bad >= 0:
             terms = ", ".join(f"{name} {value}" for name, value in means.items() if not math.isfinite(value))
-            raise Diverged(f"step {bad} of {self.n_steps}: the loss is not finite ({terms})")
+            raise Diverged(f"step {bad + 1} of {self.n_steps}: the loss is not finite ({terms})")
         self.history.append({"epoch": self.done // self.steps_per_epoch, "step": self.done, "lr": lr, **means})
         for value in self.sums.values():
             value.zero_()

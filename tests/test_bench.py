@@ -191,7 +191,7 @@ def test_a_diverged_cell_has_its_step_and_loss(
     monkeypatch.setattr(module.SimCLR, "forward", forward)
     assert bench(tmp_path, "--method", "simclr", "--seeds", "1") == 1
     (record,) = RunStore(tmp_path).records()
-    assert record.state == "diverged" and "step 0 of 6" in (record.error or "") and "nan" in (record.error or "")
+    assert record.state == "diverged" and "step 1 of 6" in (record.error or "") and "nan" in (record.error or "")
     assert "diverged (1 of 1 seeds)" in capfd.readouterr().out
 
 

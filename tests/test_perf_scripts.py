@@ -91,6 +91,24 @@ def test_step_compares_the_product_with_the_model_alone_and_a_plain_loop(measure
     assert sofclr["loop"] is None and sofclr["speedup"] is None
 
 
+@pytest.mark.parametrize(
+    ("script", "flags", "message"),
+    [
+        ("step", ("--shapes", "16x400", "--n", "100"), "--n 100: fewer images than a batch"),
+        ("step", ("--methods", "nope"), "step.py: error: unknown method 'nope'"),
+        ("packing", ("--seeds", "0"), "'0': a whole number, at least 1"),
+        ("stages", ("--epochs", "1"), "--epochs 1: at least 2"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_before_anything_is_measured(
+    script: str, flags: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    call = [sys.executable, str(PERF / f"{script}.py"), "--json", str(tmp_path / "found.json"), *flags]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_stages_of_one_run_add_up(measured: Any) -> None:
     found = measured(
         "stages", "--device", "cpu", "--method", "sofclr", "--dataset", "synthfaces", "--image-size", "16",

@@ -140,6 +140,17 @@ def test_a_plugin_with_a_stage_before_training_passes(tmp_path):
                 SHARDED,
             ],
         ),
+        (
+            "processes that share a batch equal one",
+            "is used in no other way",
+            [
+                before_return("f, f_ = batches['all'].f"),
+                before_return("loss = loss + (sharded(self.other, f) - self.other(f_)).square().mean()"),
+                in_init("wide = torch.nn.BatchNorm1d(ctx.feature_dim), torch.nn.Linear(ctx.feature_dim, 3)"),
+                in_init("self.other = torch.nn.Sequential(*wide)"),
+                SHARDED,
+            ],
+        ),
         ("finite under bf16 with extreme features", "agree is inf", [before_return("loss = loss.exp()")]),
         (
             "config",

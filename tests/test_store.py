@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError, to_json, whole_file
+from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError, reason_of, to_json, whole_file
 from fairssl.types import UserError
 
 
@@ -534,3 +535,16 @@ def test_a_disk_error_travels_between_processes() -> None:
 def test_the_store_needs_no_torch() -> None:
     done = script("assert 'torch' not in sys.modules")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_reason_is_what_was_raised_and_not_a_line_of_its_message() -> None:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise RuntimeError("boom\nsecond line\n  third") from None
+    except RuntimeError:
+        text = traceback.format_exc()
+    assert reason_of(text) == "RuntimeError: boom"
+    assert reason_of("step 3 of 6: the loss is not finite") == "step 3 of 6: the loss is not finite"
+    assert reason_of("") == "" and len(reason_of("x" * 500)) == 200

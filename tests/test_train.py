@@ -200,7 +200,7 @@ def test_divergence_names_the_step_and_the_term() -> None:
         return terms
 
     trainer.objective.forward = forward
-    with pytest.raises(Diverged, match=r"step 2 of 6: the loss is not finite \(.*simclr\.nt_xent nan"):
+    with pytest.raises(Diverged, match=r"step 3 of 6: the loss is not finite \(.*simclr\.nt_xent nan"):
         trainer.run()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from outcome import Outcome, arguments, peak_gb, spread, timed
+from outcome import Outcome, arguments, count, peak_gb, script, spread, timed
 
 WIDTH, HEIGHT = 178, 218
 
@@ -95,9 +95,9 @@ def row(what: str, root: Path, image_size: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--root", type=Path, help="a folder or zip of images; default: drawn ones, as both")
-    parser.add_argument("--n", type=int, default=2000, help="drawn images")
-    parser.add_argument("--image-size", type=int, default=64, help="pixels of the pack")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--n", type=count, default=2000, help="drawn images")
+    parser.add_argument("--image-size", type=count, default=64, help="pixels of the pack")
+    parser.add_argument("--repeats", type=count, default=3)
     parser.add_argument("--stage", action="store_true", help="print the figures of one pass as JSON, and nothing else")
     options = parser.parse_args()
     if options.stage:
@@ -118,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

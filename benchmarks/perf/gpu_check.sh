@@ -66,8 +66,11 @@ if [ "$state" -ne 0 ] && [ "$state" -ne 3 ]; then
   state=0
   ready || state=$?
 fi
-if [ "$state" -ne 0 ]; then
-  echo "gpu_check: fairssl cannot be imported, or there is no GPU; nothing was measured" >&2
+if [ "$state" -eq 3 ]; then
+  echo "gpu_check: $python has no torch, or torch finds no GPU; nothing was measured" >&2
+  exit 1
+elif [ "$state" -ne 0 ]; then
+  echo "gpu_check: fairssl cannot be imported, see above; put its wheel into \$WHEELS; nothing was measured" >&2
   exit 1
 fi
 : >"$out/tables.txt"

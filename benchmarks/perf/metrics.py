@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from outcome import Outcome, arguments, numbers, spread
+from outcome import Outcome, arguments, count, numbers, script, spread
 
 from fairssl import scoring, types
 
@@ -29,11 +29,11 @@ def drawn(n: int, n_groups: int) -> types.Outcome:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--n", type=int, default=20_000, help="rows")
+    parser.add_argument("--n", type=count, default=20_000, help="rows")
     parser.add_argument("--groups", type=numbers, default=[2, 4])
-    parser.add_argument("--replicates", type=int, default=1000, help="of the bootstrap")
-    parser.add_argument("--permutations", type=int, default=200, help="of the noise floor")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--replicates", type=count, default=1000, help="of the bootstrap")
+    parser.add_argument("--permutations", type=count, default=200, help="of the noise floor")
+    parser.add_argument("--repeats", type=count, default=3)
     options = parser.parse_args()
     outcome = Outcome(__file__, options, torch.device("cpu"))
     scoring.columns()  # imports the metrics
@@ -56,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from outcome import Outcome, arguments, now, peak_gb, spread, timed
+from outcome import Outcome, arguments, count, now, peak_gb, script, spread, timed
 from step import make_spec, random_split
 
 from fairssl.data import DeviceSplit
@@ -157,16 +157,16 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = arguments(__doc__)
     parser.add_argument("--method", default="simclr")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--size", type=int, default=64 if on_gpu else 32, help="pixels")
-    parser.add_argument("--batch", type=int, default=128 if on_gpu else 32)
+    parser.add_argument("--seeds", type=count, default=4)
+    parser.add_argument("--size", type=count, default=64 if on_gpu else 32, help="pixels")
+    parser.add_argument("--batch", type=count, default=128 if on_gpu else 32)
     parser.add_argument("--encoder", default="resnet18" if on_gpu else "small_cnn")
     parser.add_argument("--precision", choices=["bf16", "float32"], default="bf16" if on_gpu else "float32")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--n", type=int, default=10_000 if on_gpu else 640, help="images")
-    parser.add_argument("--steps", type=int, default=150 if on_gpu else 20, help="of each seed, in one timed block")
+    parser.add_argument("--n", type=count, default=10_000 if on_gpu else 640, help="images")
+    parser.add_argument("--steps", type=count, default=150 if on_gpu else 20, help="of each seed, in one timed block")
     parser.add_argument("--warm-up", type=int, default=30 if on_gpu else 3, help="steps")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
@@ -197,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

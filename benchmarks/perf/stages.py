@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from outcome import Outcome, arguments, now, timed
+from outcome import Outcome, arguments, count, now, script, timed
 
 from fairssl import scoring
 from fairssl.job import Job, Settings, Stop, Worker
@@ -246,16 +246,18 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--encoder", default="resnet18" if on_gpu else "small_cnn")
     parser.add_argument("--precision", choices=["bf16", "float32"], default="bf16" if on_gpu else "float32")
-    parser.add_argument("--image-size", type=int)
-    parser.add_argument("--batch-size", type=int, default=128 if on_gpu else None)
-    parser.add_argument("--epochs", type=int, help="default: 3 for one run, 10 on a GPU and 2 on a CPU for the table")
-    parser.add_argument("--seeds", type=int, default=4, help="of the table")
+    parser.add_argument("--image-size", type=count)
+    parser.add_argument("--batch-size", type=count, default=128 if on_gpu else None)
+    parser.add_argument("--epochs", type=count, help="default: 3 for one run, 10 on a GPU and 2 on a CPU for the table")
+    parser.add_argument("--seeds", type=count, default=4, help="of the table")
     parser.add_argument("--pack", help="of the table: seeds at once, as bench takes it")
     parser.add_argument("--set", action="append", default=[], help="as bench takes it")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     if options.epochs is None:
         options.epochs = (10 if on_gpu else 2) if options.table else 3
+    if options.epochs < 2:
+        parser.error("--epochs 1: at least 2, since the first one also compiles and captures")
     if options.table:
         table(options)
     else:
@@ -263,4 +265,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

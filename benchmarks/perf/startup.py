@@ -14,7 +14,7 @@ import tempfile
 import time
 
 import torch
-from outcome import Outcome, arguments, spread
+from outcome import Outcome, arguments, count, script, spread
 
 COMMANDS = ("--help", "list", "show method sofclr", "bench --dry-run")
 
@@ -33,7 +33,7 @@ def seconds(command: str, folder: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=count, default=7)
     options = parser.parse_args()
     outcome = Outcome(__file__, options, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
@@ -44,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

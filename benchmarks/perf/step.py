@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from outcome import Outcome, arguments, spread, timed, words
+from outcome import Outcome, arguments, count, script, spread, timed, words
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -287,16 +287,20 @@ def main() -> None:
     parser.add_argument("--encoder", default="resnet18" if on_gpu else "small_cnn")
     parser.add_argument("--precision", choices=["bf16", "float32"], default="bf16" if on_gpu else "float32")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--n", type=int, default=10_000 if on_gpu else 640, help="images")
+    parser.add_argument("--n", type=count, default=10_000 if on_gpu else 640, help="images")
     parser.add_argument("--seconds", type=float, default=0.5, help="of one timed block")
-    parser.add_argument("--repeats", type=int, default=5, help="blocks of each kind")
+    parser.add_argument("--repeats", type=count, default=5, help="blocks of each kind")
     parser.add_argument("--warm-up", type=int, default=WARM_UP if on_gpu else 3, help="steps")
     parser.add_argument(
         "--loop", type=words, default=["simclr"], help="methods whose plain loop is timed, at the first shape; '': none"
     )
-    parser.add_argument("--loop-steps", type=int, default=20 if on_gpu else 5, help="steps of one of its three blocks")
+    parser.add_argument(
+        "--loop-steps", type=count, default=20 if on_gpu else 5, help="steps of one of its three blocks"
+    )
     parser.add_argument("--workers", type=int, default=min(16, len(os.sched_getaffinity(0))), help="of the plain loop")
     options = parser.parse_args()
+    if any(batch > options.n for _, batch in options.shapes):
+        parser.error(f"--n {options.n}: fewer images than a batch of --shapes")
     device = pick_device(options.device)
     outcome = Outcome(__file__, options, device)
     for (size, batch), method in itertools.product(options.shapes, options.methods):
@@ -311,4 +315,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -31,8 +31,7 @@ class Bars:
 
     def done(self, cell: Cell, record: Record) -> None:
         if record.state != "ok":
-            last = (record.error or "").strip().splitlines()[-1]
-            self._print(f"fairssl: {cell.label} seed {cell.spec.seed} {record.state}: {last}")
+            self._print(f"fairssl: {cell.label} seed {cell.spec.seed} {record.state}: {record.reason}")
 
     def _print(self, line: str) -> None:
         print(line, file=sys.stderr)

@@ -174,8 +174,6 @@ def _under_torchrun(settings: Settings, spread: _Spread, store: RunStore, alone:
             raise typer.Exit(1) from error
         except Stopped as error:
             raise typer.Exit(stop.exit_code) from error
-    # It has nothing left to do, and a thread of gloo's that still lets go of a tensor aborts an interpreter at its end.
-    os._exit(0)
 
 
 @contextmanager
