@@ -577,8 +577,9 @@ def _part_checks(bench: _Bench, part: Any) -> Steps:
         try:
             found = together([partial(outcome, other, index) for other in others])
         except RuntimeError as error:
-            if "inplace" in str(error):  # the joint statistics moved what a direct use had kept for its backward pass
-                raise AssertionError(f"no backward pass when {PROCESSES} processes share the batch: {RULE}") from error
+            if "inplace" in str(error) or "`sharded`" in str(error):
+                # The one is what joint statistics do to what a direct use has kept for its backward pass.
+                raise AssertionError(f"{PROCESSES} processes cannot share the batch: {RULE}") from error
             raise
         _assert_together(outcome(alone, index), found)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -129,14 +128,19 @@ class Batch:
     h: list[Tensor] = field(default_factory=list)
     f: list[Tensor] = field(default_factory=list)
     project: Callable[[Tensor], Tensor] | None = None
+    _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
-    @cached_property
-    def z(self) -> list[Tensor]:
+    @property
+    def z(
+        self,
+    ) -> list[Tensor]:  # no cached_property: up to Python 3.11 it lets one thread at a time compute any of them
         if self.project is None:
             raise RuntimeError("a batch has no projection before the encoder has run")
-        import torch
+        if self._z is None:
+            import torch
 
-        return list(self.project(torch.cat(self.f)).chunk(len(self.f)))
+            self._z = list(self.project(torch.cat(self.f)).chunk(len(self.f)))
+        return self._z
 
 
 @dataclass

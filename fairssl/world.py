@@ -211,8 +211,30 @@ def local(network: nn.Module, x: Tensor) -> Tensor:
         return network(x)
     for parameter in network.parameters():
         parameter.is_sharded = True  # type: ignore[attr-defined]
-    with _Noise(x.device), _JointStatistics():
-        return network(x)
+    for module in network.modules():
+        if _only_sharded not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_only_sharded)
+    before, _inside.on = _inside.on, True
+    try:
+        with _Noise(x.device), _JointStatistics():
+            return network(x)
+    finally:
+        _inside.on = before
+
+
+class _Inside(threading.local):
+    on = False  # in `local`
+
+
+_inside = _Inside()
+
+
+def _only_sharded(module: nn.Module, args: Any) -> None:
+    """Of a direct use the gradient is whole in every process, and would be counted once for each."""
+    if size() > 1 and torch.is_grad_enabled() and not _inside.on:
+        raise RuntimeError(
+            f"a {type(module).__name__} goes through `sharded` and is also used directly; use it in one of the two ways"
+        )
 
 
 class _Noise:

@@ -172,6 +172,16 @@ def test_a_cell_that_fails_in_all_of_them_is_recorded_and_the_others_are_done(tm
     assert "AssertionError: a bug" in records["agree"]["error"]
 
 
+def test_a_network_that_is_shared_and_used_directly_fails_its_run_and_says_why(tmp_path: Path) -> None:
+    text = OBJECTIVE.replace("return self.layer(f)", "return self.layer(f) + sharded(self.layer, f)")
+    text = text.replace("from fairssl.api import", "from fairssl.nn import sharded\nfrom fairssl.api import")
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
+    out = tmp_path / "runs"
+    finish(start(out, "--method", "agree", "--devices", "2", PYTHONPATH=str(tmp_path / "site")), 1)
+    (record,) = map(json.loads, _texts(out, "results/*/record.json"))
+    assert "a Linear goes through `sharded` and is also used directly" in record["error"]
+
+
 def test_a_stage_before_training_is_run_by_the_first_of_them_for_all(tmp_path: Path) -> None:
     write_package(tmp_path / "site", "strange", {"objectives/agree.py": PREPARED})
     for n in ("1", "2"):

@@ -87,6 +87,15 @@ def test_a_sound_plugin_passes(tmp_path):
     assert failures(tmp_path, "objective", OBJECTIVE) == {}
 
 
+def test_a_projection_that_is_sharded_passes(tmp_path):
+    wide = "torch.nn.Linear(ctx.feature_dim, 8)"
+    normed = wide, f"torch.nn.Sequential({wide}, torch.nn.BatchNorm1d(8))"
+    found = failures(
+        tmp_path, "objective", edited(OBJECTIVE, ("self.layer(f)", "sharded(self.layer, f)"), normed, SHARDED)
+    )
+    assert found == {}
+
+
 def test_a_plugin_with_a_stage_before_training_passes(tmp_path):
     assert failures(tmp_path, "objective", PREPARED) == {}
 
@@ -128,8 +137,13 @@ def test_a_plugin_with_a_stage_before_training_passes(tmp_path):
         ),
         (
             "processes that share a batch equal one",
-            "the primal gradient of part.faulty.layer.weight is off",
+            "the primal gradient of part.faulty.layer.weight is off",  # seen by its size in a first step
             [before_return("loss = loss + sharded(self.layer, batches['all'].f[0]).square().mean()"), SHARDED],
+        ),
+        (
+            "processes that share a batch equal one",
+            "is used in no other way",
+            [("return self.layer(f)", "return sharded(self.layer, f) + self.layer(f)"), SHARDED],
         ),
         (
             "processes that share a batch equal one",
