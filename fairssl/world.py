@@ -106,9 +106,8 @@ def joined(device: str, n: int, number: int, meeting: str = "env://") -> Iterato
 def _met(n: int, number: int, meeting: str) -> dist.Store:
     """A store that all processes share, once all have come; a `UserError` if one has not within `MEETING`."""
     stores: list[dist.Store] = []
-    reasons: list[
-        str
-    ] = []  # not the errors: their frames would keep a store, and its threads, up to the interpreter's end
+    # Not the errors themselves: their frames would keep a store, and its threads, up to the interpreter's end.
+    reasons: list[str] = []
 
     def meet() -> None:
         try:
@@ -118,7 +117,7 @@ def _met(n: int, number: int, meeting: str) -> dist.Store:
             store.set_timeout(FOREVER)
             stores.append(store)
         except Exception as error:
-            reasons.append(str(error).splitlines()[0])
+            reasons.append((str(error) or type(error).__name__).splitlines()[0])
 
     where = meeting
     if meeting == "env://":
