@@ -409,15 +409,15 @@ def test_a_disk_that_fills_up_is_one_line_and_with_space_again_the_table_is_the_
 ) -> None:
     words = ("--method", "simclr,sogclr", "--epochs", "60", "--checkpoint-epochs", "1", *workers)
     whole, _ = finish(start(tmp_path / "whole", *words))
+    ballast = (small_disk / "ballast").open("wb", buffering=0)  # there before the disk may be full for a moment
     process = start(small_disk / "runs", *words)
     until(lambda: list((small_disk / "runs" / "work").glob("*/checkpoint-*.safetensors")))
-    with open(small_disk / "ballast", "wb") as file:  # whatever is free, until nothing is
-        try:
-            while True:
+    with ballast as file:
+        while process.poll() is None:  # whatever is free, also what it frees
+            try:
                 file.write(b"x" * 65536)
-                file.flush()
-        except OSError:
-            pass
+            except OSError:
+                time.sleep(0.01)
     _, err = finish(process, 2)
     assert "No space left on device" in err and err.strip().splitlines()[-1].startswith("fairssl: error: cannot write")
     assert not [p for p in (small_disk / "runs").rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".partial"]
