@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairssl.spec import TrainConfig, derive_seed
-from fairssl.types import Sampler, Split, UserError
+from fairssl.types import Sampler, Split, UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -525,7 +525,7 @@ class Augmentation:
                 raise
             except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
                 self.compiled = False
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                reason = first_line(error)
                 print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
         return self._augment(images, u)
 

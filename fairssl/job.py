@@ -190,6 +190,8 @@ class Worker:
             self.store.clear_work(key)
 
     def _run(self, jobs: Sequence[Job]) -> None:
+        import torch
+
         from fairssl import world
 
         splits = self.splits.get(jobs[0].cells[0].spec.data)
@@ -204,6 +206,9 @@ class Worker:
                 runs = [run for run in runs if run not in alone]
                 while runs:
                     failed |= self._finish(runs.pop(0), splits)
+                if packs:  # what those before left in cycles may be large
+                    gc.collect()
+                    torch.cuda.empty_cache()
         if failed and world.size() > 1:
             raise WorkerBroken(f"{name_of(jobs[0].cells[0])} failed", recorded=True)
 
@@ -274,12 +279,8 @@ class Worker:
 
     def _trained(self, jobs: Sequence[Job], splits: Splits) -> list[_Run]:
         """The jobs' runs, with their trainers at the last step, or with what went wrong."""
-        import torch
-
         from fairssl.train import Stopped, together
 
-        gc.collect()  # what an earlier pack left in cycles may be large
-        torch.cuda.empty_cache()
         runs = [_Run(job, Live(self.store, job.key, job.cells) if self.leads else None, self.log) for job in jobs]
         for run in runs:
             try:

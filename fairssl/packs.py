@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps
 
-from fairssl.types import Progress, UserError, silent
+from fairssl.types import Progress, UserError, first_line, silent
 
 DECODER = 1  # raise it when `decode` gives other pixels
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
@@ -502,10 +502,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    text = str(error).splitlines()[0] if str(error) else ""
-    if isinstance(error, Image.UnidentifiedImageError):
-        return "not an image"
-    return text or type(error).__name__
+    return "not an image" if isinstance(error, Image.UnidentifiedImageError) else first_line(error)
 
 
 def _none_decodes(files: ImageFiles, n: int, reason: str) -> UserError:

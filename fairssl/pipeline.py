@@ -24,7 +24,7 @@ from fairssl.spec import (
     parse_method,
     parse_set,
 )
-from fairssl.types import DataFacts, Embeddings, Outcome, Progress, Split, Splits, UserError, Value, silent
+from fairssl.types import DataFacts, Embeddings, Outcome, Progress, Split, Splits, UserError, Value, first_line, silent
 
 if TYPE_CHECKING:
     import torch
@@ -335,8 +335,7 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name!r} cannot be used: {reason}; try --device cpu or auto") from error
+        raise UserError(f"--device {name!r} cannot be used: {first_line(error)}; try --device cpu or auto") from error
     return device
 
 

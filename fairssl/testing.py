@@ -325,11 +325,8 @@ def outcome(trainer: Trainer, index: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {"the primal loss": primal.detach(), **{f"term {name}": value.double() for name, value in log.items()}}
     if dual is not None:
         found["the dual loss"] = dual.detach()
-    for kind, parameters, values in (
-        ("primal", trainer.primal, gradients),
-        ("dual", trainer.dual, dual_gradients),
-    ):
-        names = {id(p): f"{m}.{n}" for m, module in trainer.modules().items() for n, p in module.named_parameters()}
+    names = {id(p): f"{m}.{n}" for m, module in trainer.modules().items() for n, p in module.named_parameters()}
+    for kind, parameters, values in (("primal", trainer.primal, gradients), ("dual", trainer.dual, dual_gradients)):
         for parameter, value in zip(parameters, values, strict=True):
             if value is not None:
                 found[f"the {kind} gradient of {names[id(parameter)]}"] = value.contiguous()

@@ -39,7 +39,7 @@ from fairssl.data import (
 from fairssl.nn import at_least_float32
 from fairssl.parts import Encoder, Objective, Part
 from fairssl.spec import RunSpec, check_share, derive_seed
-from fairssl.types import Batch, Context, Progress, Terms, UserError, silent
+from fairssl.types import Batch, Context, Progress, Terms, UserError, first_line, silent
 
 CHECKPOINT_SECONDS = 60.0  # at most that much work is lost to a kill
 KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
@@ -634,8 +634,7 @@ class _Captured:
             if is_out_of_memory(error) or is_out_of_memory(cause):
                 raise
             raise NotCaptured(
-                f"the step cannot be captured ({str(cause).strip().partition(chr(10))[0]}); a part that reads a tensor back "
-                "says capturable = False"
+                f"the step cannot be captured ({first_line(cause)}); a part that reads a tensor back says capturable = False"
             ) from error
 
     def __call__(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> None:

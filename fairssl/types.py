@@ -34,6 +34,11 @@ class UserError(ValueError):
     """A mistake of the user's: the message is one line with the thing, its value and the way out."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its type, where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 # --------------------------------------------------------------------------- data
 
 
@@ -130,10 +135,9 @@ class Batch:
     project: Callable[[Tensor], Tensor] | None = None
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
+    # Not cached_property, which up to Python 3.11 lets one thread at a time compute: several may play the processes of a step.
     @property
-    def z(
-        self,
-    ) -> list[Tensor]:  # no cached_property: up to Python 3.11 it lets one thread at a time compute any of them
+    def z(self) -> list[Tensor]:
         if self.project is None:
             raise RuntimeError("a batch has no projection before the encoder has run")
         if self._z is None:

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fairssl.types import UserError
+from fairssl.types import UserError, first_line
 
 T = TypeVar("T")
 MEETING = timedelta(minutes=5)  # that all processes of a run have to find each other
@@ -117,7 +117,7 @@ def _met(n: int, number: int, meeting: str) -> dist.Store:
             store.set_timeout(FOREVER)
             stores.append(store)
         except Exception as error:
-            reasons.append((str(error) or type(error).__name__).splitlines()[0])
+            reasons.append(first_line(error))
 
     where = meeting
     if meeting == "env://":

@@ -12,11 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from reference.plugin_package import OBJECTIVE, PREPARED, write_package
+from reference.plugin_package import BUGGY, OBJECTIVE, PREPARED, write_package
 from safetensors.torch import load_file
 from test_launch import LONG, TINY, alive, bits, finish, start, training, until
 
 pytestmark = pytest.mark.slow
+TORCHRUN = [
+    sys.executable,
+    *["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fairssl", "bench"],
+]
 GRID = ("--method", "sofclr,vae+mmd", "--epochs", "3")
 
 
@@ -64,18 +68,7 @@ def test_two_processes_leave_what_one_leaves(together: Path, tmp_path: Path) -> 
 
 
 def test_torchrun_leaves_the_same_bits(together: Path, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "fairssl",
-        "bench",
-    ]
-    call = [*words, *TINY, *GRID, "--out", str(tmp_path), "--json"]
+    call = [*TORCHRUN, *TINY, *GRID, "--out", str(tmp_path), "--json"]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 2  # one process prints
@@ -83,18 +76,7 @@ def test_torchrun_leaves_the_same_bits(together: Path, tmp_path: Path) -> None:
 
 
 def test_torchrun_tells_a_mistake_in_one_line_and_ends(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "fairssl",
-        "bench",
-    ]
-    call = [*words, *TINY, "--dataset", "celeba", "--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")]
+    call = [*TORCHRUN, *TINY, "--dataset", "celeba", "--data-dir", str(tmp_path), "--out", str(tmp_path / "runs")]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
     assert done.returncode == 1  # torchrun's own
     ours = done.stderr.partition("torch/distributed/elastic")[0]
@@ -158,8 +140,7 @@ def test_they_die_with_their_parent(tmp_path: Path) -> None:
 
 def test_a_cell_that_fails_in_all_of_them_is_recorded_and_the_others_are_done(tmp_path: Path) -> None:
     """A temperature that leaves float32 diverges, a part that raises fails."""
-    text = OBJECTIVE.replace("z, z_ = ", "assert batches['all'].index.sum() < 0, 'a bug'\n        z, z_ = ")
-    write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
+    write_package(tmp_path / "site", "strange", {"objectives/agree.py": BUGGY})
     out = tmp_path / "runs"
     words = ("--method", "simclr,agree,sogclr", "--set", "simclr.temperature=1e-40", "--devices", "2")
     _, err = finish(start(out, *words, PYTHONPATH=str(tmp_path / "site")), 1)

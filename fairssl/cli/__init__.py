@@ -80,9 +80,8 @@ def run(args: list[str] | None = None) -> int:
 def main() -> None:
     """Entry point of the `fairssl` command."""
     code = run()
-    if (
-        "WORLD_SIZE" in os.environ
-    ):  # a thread of torch's that still lets go of a tensor would abort the interpreter's end
+    if "WORLD_SIZE" in os.environ:
+        # A thread of torch's that still lets go of a tensor would abort the interpreter's end.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

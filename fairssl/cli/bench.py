@@ -308,7 +308,7 @@ def _run(plan: Plan, store: RunStore, settings: Settings, spread: _Spread) -> No
         import torch
 
         here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
-        for name in {name for names in spread.workers_on(settings.device) for name in names} - here:
+        for name in sorted({name for names in spread.workers_on(settings.device) for name in names} - here):
             pick_device(name)
     jobs = jobs_of(survey(plan, store, settings.retry_failed))
     if not jobs:

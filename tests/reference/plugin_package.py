@@ -98,3 +98,5 @@ PREPARED = OBJECTIVE.replace(
 ).replace(
     "self.config.scale * (", "(self.mean.sum() + self.noise.sum()) * ("
 )  # an objective with a stage before training
+
+BUGGY = OBJECTIVE.replace("z, z_ = ", "assert batches['all'].index.sum() < 0, 'a bug'\n        z, z_ = ")  # raises
