@@ -1,5 +1,42 @@
-"""fairssl: train encoders without labels and show how fair what they learned is."""
+"""fairssl: train encoders without labels and show how fair what they learned is.
 
+    import fairssl
+
+    result = fairssl.bench("simclr,sofclr".split(","), dataset="synthfaces", attribute="male", seeds=3)
+    print(result.table)
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairssl.benchmark import bench
+    from fairssl.pipeline import run
+    from fairssl.spec.run import RunSpec
+    from fairssl.store.record import Record
 
 __version__ = version("fairssl")
+
+_FROM = {
+    "bench": "fairssl.benchmark",
+    "run": "fairssl.pipeline",
+    "RunSpec": "fairssl.spec.run",
+    "Record": "fairssl.store.record",
+}
+
+__all__ = ["Record", "RunSpec", "__version__", "bench", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"fairssl has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_FROM[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

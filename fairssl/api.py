@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairssl.packs import ImageFiles, download_fault, hashed_order, pack, short_id
+    from fairssl.data.decoded import decoded_images
+    from fairssl.data.files import ImageFiles, download_fault, hashed_order, short_id
+    from fairssl.interfaces import Dataset, PluginConfig, metric
     from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
-    from fairssl.plugin import Dataset, PluginConfig, metric
     from fairssl.types import (
         Batch,
         Card,
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     )
 
 _FROM = {
-    "fairssl.packs": ("ImageFiles", "download_fault", "hashed_order", "pack", "short_id"),
+    "fairssl.data.decoded": ("decoded_images",),
+    "fairssl.data.files": ("ImageFiles", "download_fault", "hashed_order", "short_id"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
-    "fairssl.plugin": ("Dataset", "PluginConfig", "metric"),
+    "fairssl.interfaces": ("Dataset", "PluginConfig", "metric"),
     "fairssl.types": [
         "Batch",
         "Card",
@@ -80,10 +82,10 @@ __all__ = [
     "Undefined",
     "UserError",
     "Value",
+    "decoded_images",
     "download_fault",
     "hashed_order",
     "metric",
-    "pack",
     "short_id",
     "silent",
 ]

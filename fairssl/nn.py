@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairssl.distributed import gather_with_grad as gather_with_grad
+from fairssl.distributed import sharded as sharded
 from fairssl.types import Batch, Terms
-from fairssl.world import gather_with_grad as gather_with_grad  # for plugins, whose door this is
-from fairssl.world import sharded as sharded
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
 
@@ -88,8 +88,7 @@ class LinearClassifier(nn.Linear):
 def classification(batch: Batch) -> Terms:
     """Terms of a batch whose `z` holds V x (B,) logits of y = 1: the mean cross-entropy over the views, at least 0, and
     the accuracy."""
-    assert batch.target is not None  # declared in `sees`
-    logit, target = torch.cat(batch.z), batch.target.repeat(len(batch.z))
+    logit, target = batch.flat_z(), batch.target_of_views()
     loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype))
     accuracy = ((logit.detach() > 0) == (target == 1)).float().mean()
     return Terms(primal={"cross_entropy": loss}, log={"accuracy": accuracy})

@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fairssl.plugin import PluginConfig
+from fairssl.interfaces import PluginConfig
 from fairssl.types import Batch, Context, Stream, Terms
 
 if TYPE_CHECKING:
-    from fairssl.data import DeviceSplit
+    from fairssl.data.device import DeviceSplit
 
 
 class HeadConfig(PluginConfig):

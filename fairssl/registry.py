@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fairssl.types import KINDS, UserError
+from fairssl.types import UserError
 
 T = TypeVar("T")
 GROUP = "fairssl.plugins"
@@ -42,7 +41,7 @@ class Location:
     path: Path
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'? known: a, b, c` for error messages."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
@@ -123,7 +122,7 @@ class Registry(Generic[T]):
         package, _, short = name.rpartition(":")
         places = [p for p in self.offers().get(short, []) if not package or p.package == package]
         if not places:
-            raise UnknownName(f"unknown {self.one} {name!r}{near(name, self.where())}{broken_hint()}")
+            raise UnknownName(f"unknown {self.one} {name!r}{did_you_mean(name, self.where())}{broken_hint()}")
         if len(places) > 1:
             ways = " or ".join(f"{p.package}:{short}" for p in places)
             owners = " and ".join(f"{p.package} ({p.module})" for p in places)
@@ -150,7 +149,7 @@ class Registry(Generic[T]):
     def build(self, name: str, params: Mapping[str, Any], **runtime: Any) -> Any:
         """The plugin's object made from its validated config. Unknown key: the known ones are named."""
         part: Any = self.get(name)
-        return part(configure(part, name, params), **runtime)
+        return part(configure(part.Config, name, params), **runtime)
 
     def summary(self, name: str) -> str:
         """First line of the plugin's docstring, read without importing it; empty if the file is broken."""
@@ -216,17 +215,16 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def configure(part: Any, name: str, params: Mapping[str, Any]) -> Any:
-    """`part.Config(**params)` with errors a user can act on: unknown keys named with the near ones, wrong values shown."""
+def configure(config: Any, name: str, params: Mapping[str, Any]) -> Any:
+    """`config(**params)` with errors a user can act on: unknown keys named with the near ones, wrong values shown."""
     import pydantic
 
-    config = part.Config
     aliases: Mapping[str, str] = getattr(config, "aliases", {})
     values: dict[str, Any] = {}
     for key, value in params.items():
         real = aliases.get(key, key)
         if real not in config.model_fields:
-            raise UserError(f"{name} has no parameter {key!r}{near(key, [*config.model_fields, *aliases])}")
+            raise UserError(f"{name} has no parameter {key!r}{did_you_mean(key, [*config.model_fields, *aliases])}")
         if real in values:
             raise UserError(f"{name}.{real} is set twice (as {key!r} too); set it once")
         values[real] = value
@@ -236,66 +234,3 @@ def configure(part: Any, name: str, params: Mapping[str, Any]) -> Any:
         first = error.errors()[0]
         where = ".".join(str(part) for part in (name, *first["loc"]))
         raise UserError(f"{where}: {first['msg']}, got {first['input']!r}") from error
-
-
-def pick_class(base: str) -> Callable[[Any, str], Any]:
-    """The one class of a module that derives from the api's class named `base` and is defined there."""
-
-    def pick(module: Any, name: str) -> Any:
-        from fairssl import api
-
-        wanted = getattr(api, base)
-        found = [
-            value
-            for value in vars(module).values()
-            if isinstance(value, type)
-            and issubclass(value, wanted)
-            and value.__module__ == module.__name__
-            and not value.__name__.startswith("_")
-        ]
-        if len(found) != 1:
-            names = ", ".join(c.__name__ for c in found) or "none"
-            raise BrokenPlugin(f"{module.__name__} must define exactly one public {base} class, found {names}")
-        chosen: Any = found[0]
-        chosen.name = name
-        return chosen
-
-    return pick
-
-
-def _pick_method(module: Any, name: str) -> Any:
-    from fairssl.types import Method
-
-    method = getattr(module, "METHOD", None)
-    if not isinstance(method, Method):
-        raise BrokenPlugin(f"{module.__name__} must define METHOD = Method(...)")
-    return method
-
-
-def _pick_metric(module: Any, name: str) -> Any:
-    found = [
-        v for v in vars(module).values() if hasattr(v, "symbol") and getattr(v, "__module__", "") == module.__name__
-    ]
-    if len(found) != 1:
-        raise BrokenPlugin(f"{module.__name__} must define exactly one function under @metric, found {len(found)}")
-    found[0].name = name
-    return found[0]
-
-
-methods: Registry[Any] = Registry("methods", _pick_method)
-objectives: Registry[Any] = Registry("objectives", pick_class("Objective"))
-heads: Registry[Any] = Registry("heads", pick_class("Head"))
-encoders: Registry[Any] = Registry("encoders", pick_class("Encoder"))
-datasets: Registry[Any] = Registry("datasets", pick_class("Dataset"))
-metrics: Registry[Any] = Registry("metrics", _pick_metric)
-
-registries: dict[str, Registry[Any]] = {r.kind: r for r in (methods, objectives, heads, encoders, datasets, metrics)}
-assert tuple(registries) == KINDS
-
-
-def by_kind(kind: str) -> Registry[Any]:
-    """The registry of a kind written in singular or plural."""
-    for name, registry in registries.items():
-        if kind in (name, name.removesuffix("s")):
-            return registry
-    raise UserError(f"unknown kind {kind!r}{near(kind, KINDS)}")

@@ -115,15 +115,23 @@ class DataFacts:
 # --------------------------------------------------------------------------- training
 
 
+def _declared(values: Tensor | None, label: str) -> Tensor:
+    if values is None:
+        raise RuntimeError(f"the {label} is withheld: declare it, as in sees = frozenset({{{label!r}}})")
+    return values
+
+
 @dataclass
 class Batch:
-    """One stream's batch as the parts see it.
+    """One stream's batch as a part may see it: V views of B images.
 
     `views` V x (B, C, h, w), augmented and normalised, empty unless the part declares "views" in `sees`; `index` (B,)
     positions in the training split; `target`, `group` (B,) int64, None unless the part declares them in `sees`.
     `h` V x (B, D) is `encoder(view)`; `f` V x (B, F) is `objective.represent(h)`: what the probe, the adversary and an
     eraser see.
     `z` V x (B, P) is `objective.project(f)`, computed when first asked for and shared by all parts.
+
+    The methods give all views below each other, view by view: row v B + i is view v of image i.
     """
 
     views: list[Tensor]
@@ -135,16 +143,52 @@ class Batch:
     project: Callable[[Tensor], Tensor] | None = None
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
-    # Not cached_property, which up to Python 3.11 lets one thread at a time compute: several may play the processes of a step.
+    # Not cached_property, which up to Python 3.11 lets one thread at a time compute: threads may play the processes of a step.
     @property
     def z(self) -> list[Tensor]:
         if self.project is None:
             raise RuntimeError("a batch has no projection before the encoder has run")
         if self._z is None:
-            import torch
-
-            self._z = list(self.project(torch.cat(self.f)).chunk(len(self.f)))
+            self._z = list(self.project(self.flat_f()).chunk(len(self.f)))
         return self._z
+
+    def flat_views(self) -> Tensor:
+        """(V B, C, h, w); empty unless the part declares "views"."""
+        return _flat(self.views)
+
+    def flat_h(self) -> Tensor:
+        """(V B, D)."""
+        return _flat(self.h)
+
+    def flat_f(self) -> Tensor:
+        """(V B, F)."""
+        return _flat(self.f)
+
+    def flat_z(self) -> Tensor:
+        """(V B, P)."""
+        return _flat(self.z)
+
+    def target_of_images(self) -> Tensor:
+        """(B,) int64; a part that does not declare "target" gets a RuntimeError."""
+        return _declared(self.target, "target")
+
+    def group_of_images(self) -> Tensor:
+        """(B,) int64; a part that does not declare "group" gets a RuntimeError."""
+        return _declared(self.group, "group")
+
+    def target_of_views(self) -> Tensor:
+        """(V B,) int64, the image's target for each view; a part that does not declare "target" gets a RuntimeError."""
+        return self.target_of_images().repeat(max(len(self.f), len(self.views)))
+
+    def group_of_views(self) -> Tensor:
+        """(V B,) int64, the image's group for each view; a part that does not declare "group" gets a RuntimeError."""
+        return self.group_of_images().repeat(max(len(self.f), len(self.views)))
+
+
+def _flat(views: list[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat(views)
 
 
 @dataclass
@@ -228,9 +272,17 @@ Value = float | Undefined
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The training split after training, for `Head.fit`: `f` (N, F) float32; `target` (N,); `group` (N,), -1 outside the
-    annotated subset."""
+    """The training split after training, for `Head.fit`: `f` (N, F) float32; `target`, `group` (N,) int64, -1 outside the
+    annotated subset, None where the head does not declare them in `sees`."""
 
     f: Tensor
-    target: np.ndarray
-    group: Tensor
+    target: Tensor | None
+    group: Tensor | None
+
+    def target_of_images(self) -> Tensor:
+        """(N,) int64; a head that does not declare "target" gets a RuntimeError."""
+        return _declared(self.target, "target")
+
+    def group_of_images(self) -> Tensor:
+        """(N,) int64; a head that does not declare "group" gets a RuntimeError."""
+        return _declared(self.group, "group")

@@ -15,7 +15,7 @@ from reference import small
 from reference.celeba_layout import COLUMNS, values, write_celeba
 
 from fairssl.cli import run
-from fairssl.store import RunStore
+from fairssl.store.runs import RunStore
 
 TINY = ["--seeds", "2", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3"]
 SETS = [word for text in small.SETS for word in ("--set", text)]
@@ -54,7 +54,7 @@ def test_a_grid_gives_the_papers_table_and_a_second_call_trains_nothing(
     assert len(records) == 2 * 2 * 2 and all(r.state == "ok" for r in records)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "results").rglob("*") if p.is_file()}
 
-    monkeypatch.setattr("fairssl.train.Trainer.step", None)  # training anything would now fail
+    monkeypatch.setattr("fairssl.train.step.TrainStep.__call__", None)  # training anything would now fail
     assert bench(tmp_path, *words) == 0
     assert capfd.readouterr().out == first
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "results").rglob("*") if p.is_file()}

@@ -18,8 +18,16 @@ import pytest
 from typer.testing import CliRunner
 
 from fairssl import cli
-from fairssl.board import COLUMNS, Board, Table, build, build_folder, show, to_csv, to_json_rows, to_latex, to_markdown
-from fairssl.store import Predictions, Record, RunStore, State
+from fairssl.board.build import build_folder
+from fairssl.board.csv import to_csv
+from fairssl.board.json import to_json_rows
+from fairssl.board.latex import to_latex
+from fairssl.board.markdown import to_markdown
+from fairssl.board.rows import Board, build
+from fairssl.board.table import COLUMNS, Table
+from fairssl.board.terminal import show
+from fairssl.store.record import Predictions, Record, State
+from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
 SYMBOLS = ["Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL"]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from reference.celeba_layout import COLUMNS, picture, values, write_celeba
 
-from fairssl import registry
-from fairssl.packs import decode, short_id
+from fairssl import kinds
+from fairssl.data.decoded import decode
+from fairssl.data.files import short_id
 from fairssl.types import Splits, UserError
 
 PARTS = ("train", "val", "test")
@@ -21,11 +22,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(root: Path, target: str = "attractive", attribute: str = "male", size: int = 16, **options) -> Splits:
-    return registry.datasets.build("celeba", {}).load(root, target, attribute, size, **options)
+    return kinds.datasets.build("celeba", {}).load(root, target, attribute, size, **options)
 
 
 def inspect(root: Path):
-    return registry.datasets.build("celeba", {}).inspect(root)
+    return kinds.datasets.build("celeba", {}).inspect(root)
 
 
 def made(root: Path, n: int = 30, **options) -> Path:
@@ -90,7 +91,7 @@ def test_images_are_the_files_and_are_memory_mapped(tmp_path):
 
 
 def test_all_forty_attributes_are_targets_and_groups(tmp_path):
-    dataset = registry.datasets.build("celeba", {})
+    dataset = kinds.datasets.build("celeba", {})
     root = made(tmp_path / "a", 30)
     assert list(dataset.card.targets) == [name.lower() for name in COLUMNS] == list(dataset.card.attributes)
     labels = dataset.labels(root)
@@ -105,7 +106,7 @@ def test_neither_target_nor_attribute_nor_seed_moves_the_official_partition(tmp_
     root = made(tmp_path / "a")
     first, other = load(root), load(root, "smiling", "young", split_seed=3)
     assert [getattr(first, part).ids for part in PARTS] == [getattr(other, part).ids for part in PARTS]
-    assert registry.datasets.get("celeba").card.train_depends_on == frozenset()
+    assert kinds.datasets.get("celeba").card.train_depends_on == frozenset()
 
 
 # --------------------------------------------------------------------------- parts of the images

@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 from reference.plugin_package import OBJECTIVE, known, write_package
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.cli import doctor as doctor_module
 from fairssl.cli import run
 
@@ -45,18 +45,18 @@ def test_nothing_heavy_is_imported(args):
     assert done.stdout
 
 
-@pytest.mark.parametrize("kind", registry.registries)
+@pytest.mark.parametrize("kind", kinds.registries)
 def test_each_kind_in_singular_and_plural(capsys, kind):
     rows = as_json(capsys, "list", kind)
     assert rows == as_json(capsys, "list", kind.removesuffix("s"))
-    assert {row["name"] for row in rows} >= {*registry.registries[kind].where()}
+    assert {row["name"] for row in rows} >= {*kinds.registries[kind].where()}
     assert {row["kind"] for row in rows} == {kind.removesuffix("s")}
     assert all(row["summary"] and row["package"] == "fairssl" and row["broken"] is None for row in rows)
 
 
 def test_without_a_kind_everything_is_listed(capsys):
-    kinds = {row["kind"] for row in as_json(capsys, "list")}
-    assert kinds == {kind.removesuffix("s") for kind in registry.registries}
+    listed = {row["kind"] for row in as_json(capsys, "list")}
+    assert listed == {kind.removesuffix("s") for kind in kinds.registries}
 
 
 def test_the_columns_of_the_papers_first_table(capsys):
@@ -92,7 +92,7 @@ def test_an_unknown_kind(capsys):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind, known in registry.registries.items() for name in known.where()]
+    ("kind", "name"), [(kind, name) for kind, known in kinds.registries.items() for name in known.where()]
 )
 def test_every_plugin_can_be_shown(capsys, kind, name):
     content = as_json(capsys, "show", kind, name)
@@ -188,7 +188,7 @@ def test_doctor_says_what_is_here(capsys, monkeypatch, tmp_path):
     assert not datasets["utkface"]["found"] and str(tmp_path) in datasets["utkface"]["missing"]
     assert found["cache"]["folder"] == os.environ["FAIRSSL_CACHE"] and found["cache"]["free_gib"] > 0
     assert [p["name"] for p in found["plugin_packages"]] == ["fairssl"]
-    assert found["plugin_packages"][0]["plugins"] == sum(len(r.where()) for r in registry.registries.values())
+    assert found["plugin_packages"][0]["plugins"] == sum(len(r.where()) for r in kinds.registries.values())
     code, text, _ = call(capsys, "doctor")
     assert code == 0 and "all is well" in text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from reference.plugin_package import OBJECTIVE, known, write_package
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 from fairssl.cli import run
 from fairssl.cli.new import TEMPLATED
 from fairssl.types import KINDS
@@ -52,7 +52,7 @@ def test_a_new_package_passes_its_checks_at_once(tmp_path, capsys, kind):
     }
     installed(project)
     with known(project):
-        assert registry.by_kind(kind).locate("my_own").package == "fairssl-my-own"
+        assert kinds.by_kind(kind).locate("my_own").package == "fairssl-my-own"
         results = testing.check(kind, "my_own")
     assert [found for found in results if found.state == "fail"] == []
     assert sum(found.state == "pass" for found in results) >= 7

@@ -8,15 +8,10 @@ import torch
 import torchvision.transforms.v2.functional as TF
 from torchvision.transforms import RandomResizedCrop
 
-from fairssl.data import (
+from fairssl.data.augment import (
     Crop,
-    DeviceSplit,
-    IndexStream,
     adjust_hue,
-    annotated_subset,
     augment,
-    balanced,
-    cells_of,
     color_jitter,
     gaussian_blur,
     random_crop,
@@ -24,7 +19,8 @@ from fairssl.data import (
     random_numbers,
     resized_crop,
 )
-from fairssl.spec import TrainConfig
+from fairssl.data.sampling import IndexStream, annotated_subset, balanced, cells_of
+from fairssl.spec.config import TrainConfig
 from fairssl.types import UserError
 
 CONFIG = TrainConfig()
@@ -190,10 +186,10 @@ def test_a_balanced_stream_takes_equally_many_of_every_cell() -> None:
     for row in stream.steps(0, 10):
         assert torch.bincount(cells[row]).tolist() == [4, 4, 4]
         assert len(set(row.tolist())) == 12
-    data = DeviceSplit(torch.zeros(4), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]), torch.arange(4))
-    assert cells_of("shuffle", data, data.annotated) is None
-    assert cells_of("group_balanced", data, data.annotated).tolist() == [0, 0, 1, 1]  # type: ignore[union-attr]
-    assert len(set(cells_of("cell_balanced", data, data.annotated).tolist())) == 4  # type: ignore[union-attr]
+    labels = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
+    assert cells_of("shuffle", *labels) is None
+    assert cells_of("group_balanced", *labels).tolist() == [0, 0, 1, 1]  # type: ignore[union-attr]
+    assert len(set(cells_of("cell_balanced", *labels).tolist())) == 4  # type: ignore[union-attr]
 
 
 def test_balanced_rows_have_equal_cells() -> None:

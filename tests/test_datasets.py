@@ -14,7 +14,7 @@ from reference.celeba_layout import write_celeba
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import matthews_corrcoef
 
-from fairssl import cli, registry
+from fairssl import cli, kinds
 from fairssl.cli.data import association
 from fairssl.types import Split, Splits, UserError
 
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digits(size: int = 16, seed: int = 0, **params) -> Splits:
-    return registry.datasets.build("colored_digits", params).load(None, "large", "color", size, split_seed=seed)
+    return kinds.datasets.build("colored_digits", params).load(None, "large", "color", size, split_seed=seed)
 
 
 def cells(split: Split) -> list[list[int]]:
@@ -233,8 +233,8 @@ def test_association_is_phi_and_cramers_v():
 
 def test_datasets_need_no_torch():
     code = (
-        "import sys; from fairssl import registry\n"
-        "for name in registry.datasets.where(): registry.datasets.build(name, {})\n"
+        "import sys; from fairssl import kinds\n"
+        "for name in kinds.datasets.where(): kinds.datasets.build(name, {})\n"
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

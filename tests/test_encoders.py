@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.types import UserError
 
 
 def build(name: str, shape: tuple[int, int, int] = (3, 32, 32), **params: object):
     torch.manual_seed(0)
-    return registry.encoders.build(name, params, image_shape=shape)
+    return kinds.encoders.build(name, params, image_shape=shape)
 
 
-@pytest.mark.parametrize("name", list(registry.encoders.where()))
+@pytest.mark.parametrize("name", list(kinds.encoders.where()))
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 48, 40)])
 def test_an_encoder_maps_images_to_its_declared_width_and_learns_everywhere(name, shape):
     net = build(name, shape)
@@ -45,7 +45,7 @@ def test_small_cnn_halves_the_image_four_times():
     [("resnet18", 512), ("mobilenetv3_small_050", 1024), ("convnext_atto", 320), ("vit_tiny_patch16_224", 192)],
 )
 def test_timm_models_by_name(model, dim):
-    assert registry.encoders.get("timm").accepts(model) == {"model": model}
+    assert kinds.encoders.get("timm").accepts(model) == {"model": model}
     net = build("timm", model=model)
     assert net.dim == dim
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, dim)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_random_weights_and_another_seed_others():
     a, b = build("timm"), build("timm")
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     torch.manual_seed(1)
-    other = registry.encoders.build("timm", {}, image_shape=(3, 32, 32))
+    other = kinds.encoders.build("timm", {}, image_shape=(3, 32, 32))
     assert not torch.equal(a.net.conv1.weight, other.net.conv1.weight)
 
 
@@ -70,7 +70,7 @@ def test_the_small_stem_keeps_the_resolution():
 
 
 def test_timm_refuses_what_it_cannot_build():
-    timm = registry.encoders.get("timm")
+    timm = kinds.encoders.get("timm")
     assert timm.accepts("resnet81") is None and timm.accepts("simclr") is None
     with pytest.raises(UserError, match="no such model; did you mean 'resnet18'"):
         build("timm", model="resnet1")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairssl.cli import run
-from fairssl.pipeline import grid_names, load_grid, resolve_all
+from fairssl.plan.request import grid_names, load_grid
+from fairssl.plan.resolve import resolve_all
 from fairssl.types import UserError
 
 
@@ -21,16 +22,16 @@ def test_blocks_share_what_stands_at_the_top_and_are_joined(tmp_path: Path) -> N
         '[[grid]]\ndatasets = ["synthfaces"]\nattributes = ["male"]\n'
     )
     plan = resolve_all(load_grid(str(path)))
-    assert len(plan.cells) == 2 * (2 + 1)  # the third block repeats a part of the first
-    assert sorted({cell.spec.train.lr for cell in plan.cells}) == [0.001, 0.01]
+    assert len(plan.runs) == 2 * (2 + 1)  # the third block repeats a part of the first
+    assert sorted({cell.spec.train.lr for cell in plan.runs}) == [0.001, 0.01]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("method = ['simclr']", "unknown key 'method'; did you mean 'methods'"),
-        ("methods = 'simclr'", "methods = 'simclr' is not of the right type"),
-        ("seeds = true", "seeds = True is not of the right type"),
+        ("methods = 'simclr'", "methods = 'simclr' is not a list of at least one name"),
+        ("seeds = true", "seeds = True is not a number of seeds"),
         ("seeds = ", "not TOML"),
         ("methods = ['nope']", "unknown method 'nope'"),
     ],
@@ -68,4 +69,4 @@ def test_an_unknown_grid_names_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", sorted(grid_names()))
 def test_every_shipped_grid_resolves(name: str) -> None:
-    assert resolve_all(load_grid(name), allow_absent=True).cells
+    assert resolve_all(load_grid(name), allow_absent=True).runs

@@ -12,11 +12,11 @@ from reference.harness import CASES, build, context, encoder, given, images, reo
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.nn import nt_xent
 from fairssl.types import Batch, UserError
 
-HEADS = [name for name in registry.heads.where() if registry.heads.get(name).streams]  # the rest acts after training
+HEADS = [name for name in kinds.heads.where() if kinds.heads.get(name).streams]  # the rest acts after training
 INPUT = CASES["inputs"]
 
 
@@ -179,7 +179,7 @@ def test_an_anchor_alone_in_its_group_has_no_loss_and_one_group_is_plain_ntxent(
 def built(name: str, n_groups: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:
     backbone = encoder(seed)
     ctx = context(backbone, n_groups=n_groups)
-    objective = "ce" if registry.heads.get(name).needs == "logits" else "simclr"
+    objective = "ce" if kinds.heads.get(name).needs == "logits" else "simclr"
     return backbone, build("objective", objective, ctx), build("head", name, ctx)
 
 
@@ -235,7 +235,7 @@ def test_a_head_is_finite_under_mixed_precision_with_extreme_images(name):
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_heads_step_reads_no_tensor_back(name):
-    if not registry.heads.get(name).capturable:
+    if not kinds.heads.get(name).capturable:
         pytest.skip("declares that its step cannot be captured")
     modules = built(name)
     with FakeTensorMode(allow_non_fake_inputs=True):  # no values: a branch on one, or .item(), is an error

@@ -17,13 +17,18 @@ import torch
 from reference import small
 from reference.plugin_package import BUGGY, PREPARED, known, write_package
 
-from fairssl import registry, train
+from fairssl import kinds
 from fairssl.cli import run
-from fairssl.job import Job, Settings, Stop, Worker, WorkerBroken
-from fairssl.launch import Silent, packs_of
-from fairssl.pipeline import Plan
-from fairssl.store import RunStore
-from fairssl.train import Trainer, together
+from fairssl.execute import worker as worker_module
+from fairssl.execute.jobs import Job, packs_of
+from fairssl.execute.options import Settings
+from fairssl.execute.reporting import SilentReporter
+from fairssl.execute.signals import GracefulStop
+from fairssl.execute.worker import Worker, WorkerBroken
+from fairssl.plan.resolve import Plan
+from fairssl.store.runs import RunStore
+from fairssl.train.interleave import interleave
+from fairssl.train.trainer import Trainer
 
 SETS = [word for text in small.SETS for word in ("--set", text)]
 TINY = ["--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3", *SETS]
@@ -178,10 +183,11 @@ def test_moved_images_rerun_nothing(tmp_path: Path, capfd: pytest.CaptureFixture
     words += ["--out", str(tmp_path / "runs"), "--dry-run", "--json"]
 
     def keys(where: str) -> set[str]:
-        from fairssl.pipeline import Request, resolve
+        from fairssl.plan.request import Request
+        from fairssl.plan.resolve import resolve
 
         request = Request(("simclr",), ("utkface",), image_size=8, data_dir=tmp_path / where)
-        return {cell.spec.key for cell in resolve(request).cells}
+        return {cell.spec.key for cell in resolve(request).runs}
 
     before = keys("here")
     (tmp_path / "here").rename(tmp_path / "there")
@@ -300,8 +306,8 @@ from pathlib import Path
 import sklearn.linear_model, timm, torch, torchvision  # once, not in every child
 from fairssl.cli import run
 torch.set_num_threads(1)
-from fairssl.train import Trainer, together
-import fairssl.pipeline, fairssl.store
+from fairssl.train.step import TrainStep
+import fairssl.execute.worker, fairssl.store.runs
 
 root, words = Path(sys.argv[1]), sys.argv[2:]
 
@@ -320,22 +326,22 @@ def die(*args, **kwargs):
 
 def in_step(number):
     def arm():
-        step, count = Trainer.step, [0]
+        step, count = TrainStep.__call__, [0]
         def counted(self, *args):
             found = step(self, *args)
             count[0] += 1
             if count[0] == number:
                 die()
             return found
-        Trainer.step = counted
+        TrainStep.__call__ = counted
     return arm
 
 def in_checkpoint(number):
     "Killed with the new checkpoint written in half."
     def arm():
-        import fairssl.train
+        import fairssl.train.checkpoint
         count = [0]
-        save = fairssl.train.save
+        save = fairssl.train.checkpoint.save
         def torn(*args, **kwargs):
             content = save(*args, **kwargs)
             count[0] += 1
@@ -346,17 +352,17 @@ def in_checkpoint(number):
                     file = real(path, mode, *more, **kw)
                     file.write(content[: len(content) // 2]); file.flush()
                     die()
-                fairssl.train.open = half
+                fairssl.train.checkpoint.open = half
             return content
-        fairssl.train.save = torn
+        fairssl.train.checkpoint.save = torn
     return arm
 
 def between():
     "Killed with the training done and its folder not yet in place."
-    fairssl.store.RunStore.write_pretrain = die
+    fairssl.store.runs.RunStore.write_pretrain = die
 
 def in_evaluation():
-    fairssl.pipeline.Embedded.evaluate = die
+    fairssl.execute.worker.evaluate = die
 
 assert child(root / "whole") == 0
 out = root / "killed"
@@ -367,7 +373,7 @@ assert child(out) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [*sorted(registry.methods.where()), "vicreg+adversary", "simclr+mmd"])
+@pytest.mark.parametrize("method", [*sorted(kinds.methods.where()), "vicreg+adversary", "simclr+mmd"])
 def test_killed_again_and_again_every_method_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
     words = [*TINY, "--method", method, "--epochs", "4", "--checkpoint-epochs", "1"]
     command = [sys.executable, "-c", KILLS, str(tmp_path), *words]
@@ -569,7 +575,7 @@ def test_a_grid_that_goes_on_uses_as_many_threads_as_one_that_never_stopped(tmp_
 def test_packs_are_seeds_of_one_cell_in_the_order_of_the_jobs() -> None:
     jobs = jobs_of_plan(small.plan("simclr", "sofclr", seeds=5))
     settings = Settings({}, "cpu", pack=2)
-    packs = [[(job.cells[0].label, job.cells[0].spec.seed) for job in pack] for pack in packs_of(jobs, settings, 1)]
+    packs = [[(job.runs[0].label, job.runs[0].spec.seed) for job in pack] for pack in packs_of(jobs, settings, 1)]
     for label in ("simclr", "sofclr"):
         assert [pack for pack in packs if pack[0][0] == label] == [
             [(label, 0), (label, 1)],
@@ -606,7 +612,7 @@ def test_packed_seeds_leave_the_bits_of_single_ones_also_in_workers(tmp_path: Pa
     assert sorted(sizes, key=str) == [2, 2, 2, 2, None, None]
 
 
-class Notes(Silent):
+class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -614,10 +620,10 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def worked(out: Path, pack: int, jobs: list[Job], log: Silent) -> RunStore:
+def worked(out: Path, pack: int, jobs: list[Job], log: SilentReporter) -> RunStore:
     store = RunStore(out)
-    store.prepare()
-    assert Worker(store, Settings({"synthfaces": None}, pack=pack), log, Stop()).run(jobs) == []
+    store.create()
+    assert Worker(store, Settings({"synthfaces": None}, pack=pack), log, GracefulStop()).run(jobs) == []
     return store
 
 
@@ -626,10 +632,10 @@ def ends_with(error: Exception, first: int, monkeypatch: pytest.MonkeyPatch) -> 
 
     def cut(trainers: Sequence[Trainer], runs: Sequence[Iterator[None]]) -> list[Exception | None]:
         if len(runs) == 1:
-            return together(trainers, runs)
-        return [*together(trainers[:first], runs[:first]), *[error] * (len(runs) - first)]
+            return interleave(trainers, runs)
+        return [*interleave(trainers[:first], runs[:first]), *[error] * (len(runs) - first)]
 
-    monkeypatch.setattr(train, "together", cut)
+    monkeypatch.setattr(worker_module, "interleave", cut)
 
 
 def test_an_unasked_pack_that_the_memory_does_not_hold_is_trained_one_by_one(
@@ -637,7 +643,7 @@ def test_an_unasked_pack_that_the_memory_does_not_hold_is_trained_one_by_one(
 ) -> None:
     jobs = jobs_of_plan(small.plan("simclr", seeds=3))
     for job in jobs:
-        worked(tmp_path / "alone", 1, [job], Silent())
+        worked(tmp_path / "alone", 1, [job], SilentReporter())
     ends_with(torch.OutOfMemoryError("no more"), 1, monkeypatch)
     log = Notes()
     store = worked(tmp_path / "auto", 0, jobs, log)
@@ -674,10 +680,10 @@ def test_a_device_that_is_lost_over_an_evaluation_leaves_the_other_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of_plan(small.plan("simclr", seeds=2))
-    monkeypatch.setattr("fairssl.job.Embedded.evaluate", lambda self, spec: 1 / 0)
+    monkeypatch.setattr("fairssl.execute.worker.evaluate", lambda *_: 1 / 0)
     monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
     with pytest.raises(WorkerBroken, match="failed, and cpu with it"):
-        worked(tmp_path, 0, jobs, Silent())
+        worked(tmp_path, 0, jobs, SilentReporter())
     (record,) = RunStore(tmp_path).records()
     assert (record.spec["seed"], record.state) == (0, "failed") and "ZeroDivisionError" in record.error
     assert all(RunStore(tmp_path).has_pretrain(job.key) for job in jobs)
@@ -688,7 +694,7 @@ def test_a_stage_before_training_is_run_also_where_no_step_is_taken(tmp_path: Pa
     write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
     with known(tmp_path / "site"):
         (job,) = jobs_of_plan(small.plan("agree"))
-        store = worked(tmp_path / "runs", 0, [job], Silent())
+        store = worked(tmp_path / "runs", 0, [job], SilentReporter())
         (record,) = store.records()
         assert record.state == "ok", record.error
         kept, _ = store.read_pretrain(job.key)
@@ -697,7 +703,7 @@ def test_a_stage_before_training_is_run_also_where_no_step_is_taken(tmp_path: Pa
 
 @pytest.mark.slow
 def test_after_a_lost_device_another_process_does_the_rest(tmp_path: Path) -> None:
-    text = BUGGY + "\n\nfrom fairssl.job import Worker\n\nWorker._device_lost = lambda self: True\n"
+    text = BUGGY + "\n\nfrom fairssl.execute.worker import Worker\n\nWorker._device_lost = lambda self: True\n"
     write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
     words = ("--method", "agree,simclr", "--seeds", "2")
     env = {"PYTHONPATH": str(tmp_path / "site")}
@@ -729,7 +735,7 @@ def test_a_killed_pack_goes_on_run_by_run(tmp_path: Path) -> None:
 
 
 def test_a_second_sigterm_waits_for_the_step_and_a_ctrl_c_after_it_does_not() -> None:
-    stop = Stop()
+    stop = GracefulStop()
     with stop.listening(), stop.training():
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -6,14 +6,14 @@ import ast
 
 import pytest
 
-from fairssl import registry
+from fairssl import kinds, registry
 from fairssl.types import Method
 
-METHODS = list(registry.methods.where())
+METHODS = list(kinds.methods.where())
 
 
 def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
-    m = registry.methods.get(name)
+    m = kinds.methods.get(name)
     return m.adversarial, m.contrastive, m.target, m.group, m.generator, m.theory
 
 
@@ -32,24 +32,24 @@ def test_the_columns_of_the_papers_first_table(name, wanted):
 
 
 def test_what_sofclr_and_simclr_ccl_are_made_of():
-    sofclr, both = registry.methods.get("sofclr"), registry.methods.get("simclr_ccl")
+    sofclr, both = kinds.methods.get("sofclr"), kinds.methods.get("simclr_ccl")
     assert (sofclr.objective, list(sofclr.heads)) == ("sogclr", ["adversary"])
     assert (both.objective, list(both.heads), both.aliases) == ("simclr", ["ccl"], ("simclr+ccl",))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_parts_exist_and_take_its_parameters(name):
-    m = registry.methods.get(name)
+    m = kinds.methods.get(name)
     assert isinstance(m, Method)
-    registry.configure(registry.objectives.get(m.objective), m.objective, m.params)
+    registry.configure(kinds.objectives.get(m.objective).Config, m.objective, m.params)
     for head, params in m.heads.items():
-        registry.configure(registry.heads.get(head), head, params)
+        registry.configure(kinds.heads.get(head).Config, head, params)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
-    m = registry.methods.get(name)
-    parts = [registry.objectives.get(m.objective), *(registry.heads.get(head) for head in m.heads)]
+    m = kinds.methods.get(name)
+    parts = [kinds.objectives.get(m.objective), *(kinds.heads.get(head) for head in m.heads)]
     for label, column in (("group", m.group), ("target", m.target)):
         streams = {stream for part in parts if label in part.sees for stream in part.streams}
         if label == "group" and (m.sampler != "shuffle" or m.probe == "balanced_head"):
@@ -60,6 +60,6 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_file_needs_nothing_heavy(name):
-    tree = ast.parse(registry.methods.locate(name).path.read_text(encoding="utf-8"))
+    tree = ast.parse(kinds.methods.locate(name).path.read_text(encoding="utf-8"))
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert imported == ["fairssl.api"] and not any(isinstance(node, ast.Import) for node in ast.walk(tree))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference import metrics as slow
 
-from fairssl import registry, scoring
+from fairssl import kinds, scoring
 from fairssl.types import Outcome, Undefined, UserError
 
 GIVEN = json.loads((Path(__file__).parent / "reference/cases/metric_cases.json").read_text())
@@ -312,8 +312,8 @@ def test_columns_are_the_papers_then_ours():
     assert all(a < b for a, b in pairwise(orders))
 
 
-@pytest.mark.parametrize("name", registry.metrics.where())
+@pytest.mark.parametrize("name", kinds.metrics.where())
 def test_every_metric_says_when_it_is_undefined(name):
-    doc = registry.metrics.get(name).__doc__
+    doc = kinds.metrics.get(name).__doc__
     assert "ndefined" in doc and "in [0, " in doc
-    assert len(registry.metrics.summary(name)) <= 60  # it is a column of `fairssl score`
+    assert len(kinds.metrics.summary(name)) <= 60  # it is a column of `fairssl score`

@@ -13,11 +13,11 @@ from reference.harness import CASES, build, context, encoder, given, images, reo
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fairssl import kinds
 from fairssl import nn as shared
-from fairssl import registry
 from fairssl.types import UserError
 
-OBJECTIVES = [name for name in registry.objectives.where() if registry.objectives.get(name).trains]
+OBJECTIVES = [name for name in kinds.objectives.where() if kinds.objectives.get(name).trains]
 INPUT = CASES["inputs"]
 A, B, TAU = INPUT["view_a"], INPUT["view_b"], INPUT["tau"]
 SOGCLR = {"temperature": TAU, "gamma": INPUT["gamma"], "eps0": INPUT["eps0"]}
@@ -301,7 +301,7 @@ def test_vicreg_of_a_collapsed_batch_pays_for_the_lost_variance_alone():
 
 
 def test_vicreg_is_a_short_file_that_needs_only_the_door_for_plugins():
-    text = Path(registry.objectives.locate("vicreg").path).read_text(encoding="utf-8")
+    text = Path(kinds.objectives.locate("vicreg").path).read_text(encoding="utf-8")
     assert len(text.splitlines()) < 60
     ours = [line.split()[1] for line in text.splitlines() if line.startswith(("from fairssl", "import fairssl"))]
     assert set(ours) <= {"fairssl.api", "fairssl.nn"}
@@ -394,7 +394,7 @@ def test_an_objective_is_finite_under_mixed_precision_with_extreme_images(name, 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_objectives_step_reads_no_tensor_back(name):
-    if not registry.objectives.get(name).capturable:
+    if not kinds.objectives.get(name).capturable:
         pytest.skip("declares that its step cannot be captured")
     backbone = encoder()
     part = build("objective", name, context(backbone))

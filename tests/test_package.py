@@ -14,9 +14,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # fmt: off
-CORE = (  # a module imports only those before it
-    "types", "registry", "plugin", "parts", "api", "world", "nn", "spec", "packs", "data", "train", "probe",
-    "scoring", "loggers", "store", "pipeline", "watch", "job", "launch", "board",
+CORE = (  # a module or package imports only those before it, and itself
+    "types", "machine", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec", "data", "train",
+    "scoring", "evaluate", "store", "plan", "pipeline", "progress", "execute", "board", "benchmark", "testing",
 )
 # fmt: on
 
@@ -39,18 +39,52 @@ def _imports(path: Path) -> set[str]:
     return {name.split(".")[1] for name in found if "." in name}
 
 
+def _modules(path: Path) -> set[str]:
+    """As `_imports`, the modules whole."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fairssl"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                is_module = (ROOT / inner.replace(".", "/")).with_suffix(".py").exists()
+                found.add(inner if is_module else str(node.module))
+    return found - {"fairssl"}
+
+
+def _files_of(name: str) -> list[Path]:
+    folder = ROOT / "fairssl" / name
+    return sorted(folder.glob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+
+
 @pytest.mark.parametrize("name", CORE)
-def test_a_core_module_imports_only_those_above_it(name: str) -> None:
-    path = ROOT / "fairssl" / f"{name}.py"
-    if not path.exists():
-        pytest.skip(f"no module {name}")
-    below = set(CORE[CORE.index(name) :])
-    assert not _imports(path) & below
+def test_a_core_package_imports_only_those_above_it(name: str) -> None:
+    below = {*CORE[CORE.index(name) + 1 :], "cli"}
+    for path in _files_of(name):
+        assert not _imports(path) & below, path
 
 
-def test_every_core_module_has_its_place() -> None:
-    modules = {p.stem for p in (ROOT / "fairssl").glob("[!_]*.py")}
-    assert modules <= {*CORE, "testing", "figures"}
+def test_every_core_package_has_its_place() -> None:
+    found = {p.stem for p in (ROOT / "fairssl").glob("[!_]*") if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert found == {*CORE, "cli"}
+
+
+def test_modules_of_a_package_import_each_other_in_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in (ROOT / "fairssl").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[module] = _modules(path)
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, f"a circle of imports: {' -> '.join((*above[above.index(module) :], module))}"
+        if module in done:
+            return
+        for other in sorted(graph.get(module, ())):
+            visit(other, (*above, module))
+        done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairssl import packs
-from fairssl.packs import ImageFiles, data_root, decode, hashed_order, pack, short_id
+from fairssl.data import decoded
+from fairssl.data.decoded import decode, decoded_images
+from fairssl.data.files import ImageFiles, data_root, hashed_order, short_id
 from fairssl.types import UserError
 
 
@@ -179,7 +180,7 @@ def test_a_pack_holds_the_images_in_the_order_asked_for(tmp_path, cache):
     files = ImageFiles(folder_of(tmp_path / "a", 6))
     names = [files.names[i] for i in (4, 0, 5)]
     calls = []
-    got = pack(files, names, 8, files.fingerprint(), lambda *args: calls.append(args))
+    got = decoded_images(files, names, 8, files.fingerprint(), lambda *args: calls.append(args))
     assert got.images.shape == (3, 3, 8, 8) and got.images.dtype == np.uint8 and isinstance(got.images, np.memmap)
     for image, seed in zip(got.images, (4, 0, 5), strict=True):
         assert (image == decode(encode(noise(seed)), 8)).all()
@@ -190,12 +191,12 @@ def test_a_pack_holds_the_images_in_the_order_asked_for(tmp_path, cache):
 
 def test_a_second_call_decodes_nothing_and_cannot_change_the_file(tmp_path, monkeypatch):
     files = ImageFiles(folder_of(tmp_path / "a", 3))
-    first = pack(files, files.names, 8, files.fingerprint())
+    first = decoded_images(files, files.names, 8, files.fingerprint())
     before = first.images.copy()
     first.images[:] = 0
     archive = ImageFiles(zip_of(tmp_path / "moved.zip", tmp_path / "a"))
-    monkeypatch.setattr(packs, "decode", lambda *_: pytest.fail("decoded"))
-    again = pack(archive, archive.names, 8, archive.fingerprint())
+    monkeypatch.setattr(decoded, "decode", lambda *_: pytest.fail("decoded"))
+    again = decoded_images(archive, archive.names, 8, archive.fingerprint())
     assert (again.images == before).all()
 
 
@@ -207,7 +208,7 @@ def test_size_names_and_content_make_other_packs(tmp_path, cache):
         (files.names, 9, "x"),
         (files.names, 8, "y"),
     ):
-        pack(files, names, size, print_)
+        decoded_images(files, names, size, print_)
     assert len(built(cache)) == 4
 
 
@@ -218,7 +219,7 @@ def test_corrupt_images_are_named_counted_and_left_out(tmp_path):
     (root / "004.png").write_bytes(b"")
     files = ImageFiles(root)
     for _ in range(2):  # built, then reopened
-        got = pack(files, files.names, 8, files.fingerprint())
+        got = decoded_images(files, files.names, 8, files.fingerprint())
         assert got.kept.tolist() == [0, 2] and got.images.shape == (2, 3, 8, 8) and got.sha256.shape == (2, 32)
         assert (got.images[1] == decode(encode(noise(2)), 8)).all()
         assert [entry.partition(":")[0] for entry in got.corrupt] == ["001.png", "003.png", "004.png"]
@@ -234,7 +235,7 @@ def test_a_damaged_member_of_a_zip_is_corrupt(tmp_path):
     data[at] ^= 0xFF
     archive.write_bytes(bytes(data))
     with ImageFiles(archive) as files:
-        got = pack(files, files.names, 8, files.fingerprint())
+        got = decoded_images(files, files.names, 8, files.fingerprint())
     assert got.kept.tolist() == [0, 2]
 
 
@@ -245,7 +246,7 @@ def test_where_no_image_decodes_no_pack_is_left(tmp_path, cache):
         (root / f"{i}.jpg").write_bytes(b"<html>quota</html>")
     files = ImageFiles(root)
     with pytest.raises(UserError, match=r"none of the 3 images in .* decodes \(not an image\)"):
-        pack(files, files.names, 8, files.fingerprint())
+        decoded_images(files, files.names, 8, files.fingerprint())
     assert built(cache) == []
     with pytest.raises(UserError, match="none of the 3 images"):
         files.shorter_side()
@@ -255,23 +256,23 @@ def test_an_empty_list_is_the_users_error(tmp_path):
     (tmp_path / "a").mkdir()
     files = ImageFiles(tmp_path / "a")
     with pytest.raises(UserError, match="holds no image"):
-        pack(files, files.names, 8, files.fingerprint())
+        decoded_images(files, files.names, 8, files.fingerprint())
 
 
 def test_identical_bytes_have_identical_hashes(tmp_path):
     root = folder_of(tmp_path / "a", 2)
     (root / "9.png").write_bytes((root / "000.png").read_bytes())
     files = ImageFiles(root)
-    got = pack(files, files.names, 8, files.fingerprint())
+    got = decoded_images(files, files.names, 8, files.fingerprint())
     assert (got.sha256[0] == got.sha256[2]).all() and (got.sha256[0] != got.sha256[1]).any()
 
 
 def test_a_truncated_pack_is_made_again(tmp_path, cache):
     files = ImageFiles(folder_of(tmp_path / "a", 3))
-    want = np.array(pack(files, files.names, 8, "x").images)
+    want = np.array(decoded_images(files, files.names, 8, "x").images)
     (folder,) = (cache / "packs").iterdir()
     os.truncate(folder / "images.npy", 200)
-    assert (pack(files, files.names, 8, "x").images == want).all()
+    assert (decoded_images(files, files.names, 8, "x").images == want).all()
     assert built(cache) == [folder.name]
 
 
@@ -282,7 +283,7 @@ def test_interrupted_while_decoding_nothing_is_left(tmp_path, cache):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(files, files.names, 8, "x", stop)
+        decoded_images(files, files.names, 8, "x", stop)
     assert built(cache) == []
 
 
@@ -292,17 +293,17 @@ def test_the_remains_of_a_killed_process_are_swept_up_and_a_live_ones_are_not(tm
     for folder in (dead, alive):
         folder.mkdir(parents=True)
         (folder / "images.npy").write_bytes(b"half")
-    long_ago = time.time() - 2 * packs.STALE
+    long_ago = time.time() - 2 * decoded.STALE
     for path in (dead / "images.npy", dead):
         os.utime(path, (long_ago, long_ago))
-    pack(files, files.names, 8, "x")
+    decoded_images(files, files.names, 8, "x")
     assert not dead.exists() and alive.exists()
 
 
 def _race(root: str, start) -> None:
     files = ImageFiles(Path(root))
     start.wait()
-    assert len(pack(files, files.names, 8, files.fingerprint())) == 40
+    assert len(decoded_images(files, files.names, 8, files.fingerprint())) == 40
 
 
 def test_two_processes_at_once_make_one_pack(tmp_path, cache):
@@ -324,25 +325,26 @@ def test_a_cache_that_cannot_be_written_is_the_users_error(tmp_path, monkeypatch
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("FAIRSSL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(UserError, match=r"cannot write the cache folder .* set FAIRSSL_CACHE"):
-        pack(files, files.names, 8, "x")
+        decoded_images(files, files.names, 8, "x")
 
 
 def test_too_little_room_is_said_before_anything_is_written(tmp_path, cache, monkeypatch):
     files = ImageFiles(folder_of(tmp_path / "a", 2))
-    monkeypatch.setattr(packs.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(decoded.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     with pytest.raises(UserError, match=r"needs 0\.0 GB .* FAIRSSL_CACHE"):
-        pack(files, files.names, 8, "x")
+        decoded_images(files, files.names, 8, "x")
     assert built(cache) == []
 
 
 MEMORY = """
 import resource, sys, zipfile
 from pathlib import Path
-from fairssl.packs import ImageFiles, pack
+from fairssl.data.decoded import decoded_images
+from fairssl.data.files import ImageFiles
 with ImageFiles(Path(sys.argv[1])) as files:
-    pack(files, files.names[:64], 128, "few")
+    decoded_images(files, files.names[:64], 128, "few")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    whole = pack(files, files.names, 128, "all")
+    whole = decoded_images(files, files.names, 128, "all")
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(len(whole), after - before)
 """

@@ -115,7 +115,7 @@ def test_stages_of_one_run_add_up(measured: Any) -> None:
         "--batch-size", "16", "--encoder", "small_cnn", "--precision", "float32", "--epochs", "2", *SMALL,
     )  # fmt: skip
     seconds = {row["stage"]: row["seconds"] for row in found["rows"]}
-    alone = {"plan", "load, first", "prepare", "epoch, first", "epoch, later", "embed", "probe", "leakage"}
+    alone = {"plan", "load, first", "build", "epoch, first", "epoch, later", "embed", "probe", "leakage"}
     judged = {"metrics", "bootstrap", "noise floor"}
     whole = {"whole run", "of it, training loop", "of it, the rest", "of the rest, writing"}
     assert set(seconds) == alone | judged | whole  # drawn images have no pack to open again

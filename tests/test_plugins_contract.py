@@ -6,15 +6,15 @@ import pytest
 import torch
 from reference.plugin_package import OBJECTIVE, PREPARED, known, write_package
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 from fairssl.cli.new import PLUGINS
 from fairssl.types import UserError
 
 FAST = {("objectives", "vicreg"), ("heads", "adversary")}  # one of each kind that takes long
 ALL = [
     pytest.param(kind, name, marks=[] if kind in ("methods", "metrics") or (kind, name) in FAST else pytest.mark.slow)
-    for kind in registry.registries
-    for name in registry.registries[kind].where()
+    for kind in kinds.registries
+    for name in kinds.registries[kind].where()
 ]
 
 
@@ -24,18 +24,18 @@ def test_contract(kind, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", registry.objectives.where())
+@pytest.mark.parametrize("name", kinds.objectives.where())
 def test_every_objective_is_a_method(name):
     testing.assert_contract("method", name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", registry.heads.where())
+@pytest.mark.parametrize("head", kinds.heads.where())
 def test_every_head_goes_with_an_objective_that_gives_what_it_needs(head):
-    needs = registry.heads.get(head).needs
-    objectives = [o for o in registry.objectives.where() if needs in (None, registry.objectives.get(o).gives)]
+    needs = kinds.heads.get(head).needs
+    objectives = [o for o in kinds.objectives.where() if needs in (None, kinds.objectives.get(o).gives)]
     for objective in objectives:
-        if objective != head and registry.objectives.get(objective).trains:
+        if objective != head and kinds.objectives.get(objective).trains:
             testing.assert_contract("method", f"{objective}+{head}")
 
 

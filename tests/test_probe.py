@@ -10,8 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from fairssl.probe import Standardise, embed, fit_probe, leakage
-from fairssl.spec import ProbeConfig
+from fairssl.evaluate.embed import embed
+from fairssl.evaluate.leakage import leakage
+from fairssl.evaluate.probe import Standardise, fit_probe
+from fairssl.spec.config import ProbeConfig
 from fairssl.types import Split
 
 
@@ -107,13 +109,19 @@ def test_leakage_passes_over_unknown_groups_and_says_when_there_is_one_group() -
 
 
 def test_embedding_is_in_order_and_does_not_depend_on_the_batch() -> None:
-    spec = small.cell("simclr").spec
+    spec = small.run_of("simclr").spec
     trainer, splits = small.trainer(spec), small.splits(spec)
     trainer.run()
-    whole = embed(trainer.encoder, trainer.objective.represent, splits.test, torch.device("cpu"), batch_size=100)
-    parts = embed(trainer.encoder, trainer.objective.represent, splits.test, torch.device("cpu"), batch_size=7)
+    whole = embed(
+        trainer.model.encoder, trainer.model.objective.represent, splits.test, torch.device("cpu"), batch_size=100
+    )
+    parts = embed(
+        trainer.model.encoder, trainer.model.objective.represent, splits.test, torch.device("cpu"), batch_size=7
+    )
     assert torch.allclose(whole, parts, atol=1e-5)
     one = Split(splits.test.images[3:4], splits.test.target[3:4], splits.test.group[3:4], splits.test.ids[3:4])
     assert torch.allclose(
-        embed(trainer.encoder, trainer.objective.represent, one, torch.device("cpu"))[0], whole[3], atol=1e-5
+        embed(trainer.model.encoder, trainer.model.objective.represent, one, torch.device("cpu"))[0],
+        whole[3],
+        atol=1e-5,
     )

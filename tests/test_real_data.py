@@ -10,7 +10,7 @@ import pytest
 from reference.celeba_layout import write_celeba
 
 from fairssl.cli import run
-from fairssl.store import RunStore
+from fairssl.store.runs import RunStore
 
 REAL = Path(os.environ.get("FAIRSSL_DATA", "nowhere"))
 HEADLINE = ("Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL")

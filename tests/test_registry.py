@@ -12,9 +12,9 @@ import fairssl_plugins
 import pytest
 from reference.plugin_package import OBJECTIVE, known, write_package
 
-from fairssl import registry
+from fairssl import kinds, registry
 from fairssl.cli import run
-from fairssl.spec import encoder_spec, method_spec, parse_method
+from fairssl.spec.method import encoder_spec, method_spec, parse_method
 from fairssl.types import Method, UserError
 
 HEAD = (Path(fairssl_plugins.__file__).parent / "heads" / "ccl.py").read_text(encoding="utf-8")
@@ -51,29 +51,29 @@ def strangers(tmp_path):
 # --------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("kind", registry.registries)
+@pytest.mark.parametrize("kind", kinds.registries)
 def test_every_kind_is_found_in_singular_and_plural(kind):
-    assert registry.by_kind(kind) is registry.by_kind(kind.removesuffix("s")) is registry.registries[kind]
-    assert registry.registries[kind].where()
+    assert kinds.by_kind(kind) is kinds.by_kind(kind.removesuffix("s")) is kinds.registries[kind]
+    assert kinds.registries[kind].where()
 
 
 def test_an_unknown_kind_and_an_unknown_name_say_what_is_near():
     with pytest.raises(UserError, match=r"unknown kind 'objektive'; did you mean 'objectives'"):
-        registry.by_kind("objektive")
+        kinds.by_kind("objektive")
     with pytest.raises(UserError, match=r"unknown head 'adversari'; did you mean 'adversary'.*known: .*ccl"):
-        registry.heads.get("adversari")
+        kinds.heads.get("adversari")
     with pytest.raises(UserError, match=r"unknown method 'byol\+adversry:1'.*did you mean 'adversary'"):
         parse_method("byol+adversry:1")
 
 
 def test_where_imports_nothing(strangers):
     strangers(loud={"heads/shout.py": "raise SystemError('imported')\n"})
-    assert registry.heads.where()["shout"] == "loud.heads.shout"
+    assert kinds.heads.where()["shout"] == "loud.heads.shout"
 
 
 def test_files_with_a_leading_underscore_are_no_plugins(strangers):
     strangers(hidden={"heads/_shared.py": "", "heads/shown.py": HEAD})
-    assert "shown" in registry.heads.where() and "_shared" not in registry.heads.where()
+    assert "shown" in kinds.heads.where() and "_shared" not in kinds.heads.where()
 
 
 # --------------------------------------------------------------------------- one name, two owners
@@ -84,9 +84,9 @@ def test_a_name_that_two_packages_offer_is_an_error_with_both_and_the_way_out(st
     with pytest.raises(
         UserError, match=r"one \(one\.heads\.twin\) and two \(two\.heads\.twin\); write one:twin or two:"
     ):
-        registry.heads.get("twin")
-    assert registry.heads.get("one:twin").__module__ == "one.heads.twin"
-    assert {"one:twin", "two:twin"} <= {*registry.heads.where()} and "twin" not in registry.heads.where()
+        kinds.heads.get("twin")
+    assert kinds.heads.get("one:twin").__module__ == "one.heads.twin"
+    assert {"one:twin", "two:twin"} <= {*kinds.heads.where()} and "twin" not in kinds.heads.where()
 
 
 def test_a_built_in_method_cannot_be_shadowed(strangers):
@@ -191,9 +191,9 @@ def test_a_file_with_no_plugin_or_two_is_broken(strangers):
     two = HEAD.replace("class CCL", "class A") + "\n\n" + HEAD[HEAD.index("class CCL") :]
     strangers(odd={"heads/none.py": '"""Doc."""\n', "heads/both.py": two})
     with pytest.raises(registry.BrokenPlugin, match=r"exactly one public Head class, found none"):
-        registry.heads.get("none")
+        kinds.heads.get("none")
     with pytest.raises(registry.BrokenPlugin, match=r"found A, CCL"):
-        registry.heads.get("both")
+        kinds.heads.get("both")
 
 
 # --------------------------------------------------------------------------- parameters

@@ -12,10 +12,9 @@ from reference import harness, losses, representation, small
 from reference.harness import CASES, build, context, encoder, given, images
 from torch import Tensor, nn
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.nn import nt_xent
-from fairssl.pipeline import Embedded
-from fairssl.spec import parse_method
+from fairssl.spec.method import parse_method
 from fairssl.types import Embeddings, UserError
 
 
@@ -77,9 +76,11 @@ def test_fscl_by_hand():
 def test_fscls_positives_are_not_in_the_denominator_and_negatives_of_another_group_do_not_matter():
     target, group = [0, 0, 1, 1], [0, 1, 0, 1]
     z = torch.eye(4, dtype=torch.float64)
-    near = z.clone()
-    near[0] = torch.tensor([0.8, 0.0, 0.0, 0.6], dtype=torch.float64)  # towards the other class in the other group
-    assert float(fscl([near], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
+    did_you_mean = z.clone()
+    did_you_mean[0] = torch.tensor(
+        [0.8, 0.0, 0.0, 0.6], dtype=torch.float64
+    )  # towards the other class in the other group
+    assert float(fscl([did_you_mean], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
     together = z.clone()
     together[1] = z[0]
     # Two of four anchors gain 1 / tau each, which a denominator with the positives in it would limit.
@@ -379,7 +380,7 @@ def features(n: int = 400, width: int = 6, n_groups: int = 2, seed: int = 0) -> 
 
 def erase(x: Tensor, group: Tensor, **params: Any) -> Any:
     head = build("head", "leace", context(feature_dim=x.shape[1]), **params)
-    return head.fit(Embeddings(x, np.zeros(len(x), dtype=np.int64), group))
+    return head.fit(Embeddings(x, None, group))
 
 
 def gap(x: Tensor, group: Tensor) -> float:
@@ -489,50 +490,49 @@ def test_leace_refuses_what_it_cannot_do():
 # --------------------------------------------------------------------------- in a run
 
 
-def values(spec: Any, embedded: Embedded) -> tuple[Any, list[float]]:
-    found = embedded.evaluate(spec)
+def values(spec: Any, trainer: Any) -> tuple[Any, list[float]]:
+    found = small.judged(spec, trainer)
     return found.test, found.outcome.score.tolist()
 
 
 def test_cells_that_share_a_pretraining_keep_their_own_heads_and_annotated_images():
-    specs = [small.cell(m).spec for m in ("simclr", "simclr+leace")]
-    specs.append(small.cell("simclr+leace", annotated=0.8).spec)
-    specs.append(small.cell("simclr+leace", sets=("leace.shrinkage=0.5",)).spec)
+    specs = [small.run_of(m).spec for m in ("simclr", "simclr+leace")]
+    specs.append(small.run_of("simclr+leace", annotated=0.8).spec)
+    specs.append(small.run_of("simclr+leace", sets=("leace.shrinkage=0.5",)).spec)
     assert len({spec.pretrain_key for spec in specs}) == 1
     trainer = small.trainer(specs[1])
     trainer.run()
-    shared = Embedded(trainer, small.splits(specs[0]))
     found = []
     for spec in specs:
         own = small.trainer(spec)
-        own.load_weights(trainer.parameters_and_buffers())
-        found.append(values(spec, shared))
-        assert found[-1] == values(spec, Embedded(own, small.splits(spec)))
+        own.model.load(trainer.model.tensors())
+        found.append(values(spec, trainer))
+        assert found[-1] == values(spec, own)
     assert all(a != b for i, a in enumerate(found) for b in found[:i])
 
 
 def test_the_untrained_encoder_takes_no_step_and_is_scored():
-    spec = small.cell("random").spec
+    spec = small.run_of("random").spec
     trainer = small.trainer(spec)
-    before = harness.snapshot(trainer.encoder)[0]
+    before = harness.snapshot(trainer.model.encoder)[0]
     trainer.run()
-    assert trainer.n_steps == 0 and trainer.history == []
-    assert all(torch.equal(value, before[name]) for name, value in trainer.encoder.state_dict().items())
+    assert trainer.n_steps == 0 and trainer.history.rows == []
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.encoder.state_dict().items())
     assert spec.method.target == spec.method.group == "none"
-    outcome = Embedded(trainer, small.splits(spec)).evaluate(spec).outcome
+    outcome = small.judged(spec, trainer).outcome
     assert len(set(outcome.score)) > 10
 
 
 def test_every_method_trains_and_gives_scores_of_its_own():
     found = set()
     for name in ("random", "random+leace", "ccl", "fscl", "fscl+", "vae", "vfae"):
-        spec = small.cell(name).spec
+        spec = small.run_of(name).spec
         trainer = small.trainer(spec)
         trainer.run()
-        assert len(trainer.history) == (0 if name.startswith("random") else 2)
-        assert all(math.isfinite(value) for row in trainer.history for value in row.values())
-        assert not any(row.get("vae.n_bounded", 0) for row in trainer.history)
-        found.add(tuple(Embedded(trainer, small.splits(spec)).evaluate(spec).outcome.score))
+        assert len(trainer.history.rows) == (0 if name.startswith("random") else 2)
+        assert all(math.isfinite(value) for row in trainer.history.rows for value in row.values())
+        assert not any(row.get("vae.n_bounded", 0) for row in trainer.history.rows)
+        found.add(tuple(small.judged(spec, trainer).outcome.score))
     assert len(found) == 7
 
 
@@ -547,7 +547,7 @@ def test_every_method_trains_and_gives_scores_of_its_own():
     ],
 )
 def test_the_columns_of_the_papers_first_table(name, wanted):
-    m = registry.methods.get(name)
+    m = kinds.methods.get(name)
     assert (m.adversarial, m.contrastive, m.target, m.group, m.generator, m.theory) == wanted
 
 
@@ -555,4 +555,4 @@ def test_what_the_methods_are_made_of():
     assert dict(parse_method("fscl+").params) == {"group_norm": True} and parse_method("fscl+").objective == "fscl"
     assert list(parse_method("vfae").heads) == ["mmd"] and parse_method("vfae").objective == "vae"
     assert list(parse_method("simclr+leace").heads) == ["leace"]
-    assert not registry.objectives.get("random").trains
+    assert not kinds.objectives.get("random").trains

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fairssl import scoring
-from fairssl.plugin import metric
-from fairssl.scoring import Interval, PartialMean
+from fairssl.interfaces import metric
+from fairssl.scoring.groups import PartialMean
+from fairssl.scoring.resampling import Interval
 from fairssl.types import Outcome, Undefined, UserError
 
 FLOORS = json.loads((Path(__file__).parent / "reference/cases/noise_floor.json").read_text())
@@ -160,7 +161,8 @@ def test_why_several_groups_have_nothing():
 def registered(monkeypatch, function, name="mine"):
     function.name = name
     known = scoring.columns()
-    monkeypatch.setattr(scoring, "columns", lambda: [*known, function])
+    for module in (scoring.metrics, scoring.resampling):
+        monkeypatch.setattr(module, "columns", lambda: [*known, function])
     return function
 
 

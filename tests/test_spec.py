@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from reference import small
 
-from fairssl.pipeline import resolve
-from fairssl.spec import derive_seed, digest, method_spec, parse_method, parse_set
+from fairssl.plan.resolve import resolve
+from fairssl.spec.keys import derive_seed, digest
+from fairssl.spec.method import method_spec, parse_method, parse_set
 from fairssl.types import UserError
 
 # --------------------------------------------------------------------------- grammar
@@ -25,7 +26,6 @@ def test_names_come_first_then_objective_plus_heads() -> None:
     [
         ("simclar", "did you mean 'simclr'"),
         ("simclr+adversry", "did you mean 'adversary'"),
-        ("simclr+ccl+ccl", "names head 'ccl' twice"),
         ("simclr+", "unknown head ''"),
         ("adversary", "is no method and no objective"),
         ("", "is no method and no objective"),
@@ -101,7 +101,7 @@ def test_a_wrong_set_is_refused(sets: tuple[str, ...], message: str) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("False", False), ("no", False), ("0", False), ("true", True)])
 def test_booleans_mean_what_they_say(text: str, value: bool) -> None:
-    spec = small.cell("simclr", sets=(f"train.join_streams={text}",)).spec
+    spec = small.run_of("simclr", sets=(f"train.join_streams={text}",)).spec
     assert spec.train.join_streams is value
 
 
@@ -114,14 +114,14 @@ def test_a_word_that_is_no_boolean_is_refused() -> None:
 
 
 def test_weight_zero_is_sogclr_by_key() -> None:
-    zero = small.cell("sofclr", sets=("adversary.weight=0",)).spec
-    plain = small.cell("sogclr").spec
+    zero = small.run_of("sofclr", sets=("adversary.weight=0",)).spec
+    plain = small.run_of("sogclr").spec
     assert zero.key == plain.key and zero.pretrain_key == plain.pretrain_key
 
 
 def test_two_spellings_of_one_composition_have_one_key() -> None:
-    assert small.cell("sofclr").spec.key == small.cell("sogclr+adversary:1.0").spec.key
-    a, b = small.cell("simclr+ccl+adversary").spec, small.cell("simclr+adversary+ccl").spec
+    assert small.run_of("sofclr").spec.key == small.run_of("sogclr+adversary:1.0").spec.key
+    a, b = small.run_of("simclr+ccl+adversary").spec, small.run_of("simclr+adversary+ccl").spec
     assert a.key == b.key
 
 
@@ -140,23 +140,23 @@ def test_two_spellings_of_one_composition_have_one_key() -> None:
     ],
 )
 def test_whatever_moves_the_encoder_moves_both_keys(change: dict) -> None:
-    before, after = small.cell("sofclr").spec, small.cell("sofclr", **change).spec
+    before, after = small.run_of("sofclr").spec, small.run_of("sofclr", **change).spec
     assert before.key != after.key and before.pretrain_key != after.pretrain_key
 
 
 def test_what_only_the_probe_sees_moves_the_result_alone() -> None:
-    before, after = small.cell("sofclr").spec, small.cell("sofclr", sets=("probe.kind=knn",)).spec
+    before, after = small.run_of("sofclr").spec, small.run_of("sofclr", sets=("probe.kind=knn",)).spec
     assert before.key != after.key and before.pretrain_key == after.pretrain_key
 
 
 def test_a_group_blind_method_does_not_depend_on_the_annotated_share() -> None:
-    before, after = small.cell("simclr").spec, small.cell("simclr", annotated=0.5).spec
+    before, after = small.run_of("simclr").spec, small.run_of("simclr", annotated=0.5).spec
     assert before.pretrain_key == after.pretrain_key
 
 
 def test_a_head_that_acts_after_training_shares_its_objectives_pretraining() -> None:
     pytest.importorskip("fairssl_plugins.heads.leace")
-    plain, erased = small.cell("simclr").spec, small.cell("simclr+leace").spec
+    plain, erased = small.run_of("simclr").spec, small.run_of("simclr+leace").spec
     assert plain.pretrain_key == erased.pretrain_key and plain.key != erased.key
 
 
@@ -174,13 +174,13 @@ def test_the_papers_celeba_tables_need_28_pretrainings() -> None:
         ),
         allow_absent=True,
     )
-    assert len(plan.cells) == 120
+    assert len(plan.runs) == 120
     assert len(plan.pretrainings()) == 28
 
 
 def test_keys_are_hashes_of_content_alone() -> None:
     assert digest({"b": 1, "a": [1.0]}) == digest({"a": [1.0], "b": 1})
     assert derive_seed("a", 1) == derive_seed("a", 1) != derive_seed("a", 2)
-    spec = small.cell("sofclr").spec
+    spec = small.run_of("sofclr").spec
     again = type(spec).model_validate_json(spec.model_dump_json())
     assert again.key == spec.key and again.pretrain_key == spec.pretrain_key

@@ -9,10 +9,15 @@ import pytest
 from reference import small
 
 from fairssl.cli import run
-from fairssl.job import Job, Settings, Stop, Worker
-from fairssl.launch import Silent, jobs_of
-from fairssl.store import Record, RunStore
-from fairssl.watch import Live, Pace, spell, survey, write_plan
+from fairssl.execute.jobs import Job, jobs_of
+from fairssl.execute.options import Settings
+from fairssl.execute.reporting import SilentReporter
+from fairssl.execute.signals import GracefulStop
+from fairssl.execute.worker import Worker
+from fairssl.plan.estimate import Pace, format_duration
+from fairssl.plan.status import Live, survey, write_plan
+from fairssl.store.record import Record
+from fairssl.store.runs import RunStore
 
 
 def status(runs: Path, capfd: pytest.CaptureFixture[str]) -> dict:
@@ -26,15 +31,15 @@ def test_cells_are_counted_by_state_and_the_last_error_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plan, store = small.plan("simclr", "sofclr", seeds=3), RunStore(tmp_path)
-    store.prepare()
+    store.create()
     write_plan(plan, store)
     states = dict.fromkeys(("planned", "running", "ok", "failed", "diverged"), 0)
     assert status(tmp_path, capfd) | {**states, "planned": 6} == status(tmp_path, capfd)
 
     jobs: list[Job] = jobs_of(survey(plan, store))
     assert len(jobs) == 6
-    assert Worker(store, Settings(plan.roots), Silent(), Stop()).run(jobs[:1]) == []
-    failed, diverged, running = (job.cells[0] for job in jobs[1:4])
+    assert Worker(store, Settings(plan.roots), SilentReporter(), GracefulStop()).run(jobs[:1]) == []
+    failed, diverged, running = (job.runs[0] for job in jobs[1:4])
     for cell, state, error in ((diverged, "diverged", "step 3: nan"), (failed, "failed", "Traceback\nValueError: bad")):
         store.write_result(Record(spec=cell.spec.model_dump(mode="json"), key=cell.spec.key, state=state, error=error))
     with store.claim(running.spec.pretrain_key):
@@ -63,9 +68,9 @@ def test_cells_are_counted_by_state_and_the_last_error_is_told(
 
 def test_looking_touches_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     plan, store = small.plan("simclr"), RunStore(tmp_path)
-    store.prepare()
+    store.create()
     write_plan(plan, store)
-    with store.claim(plan.cells[0].spec.pretrain_key):
+    with store.claim(plan.runs[0].spec.pretrain_key):
         before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
         status(tmp_path, capfd)
         assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
@@ -79,7 +84,7 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, capfd: pytest.Ca
 def test_a_plan_is_written_once_and_depends_on_the_cells_alone(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store = RunStore(tmp_path / name)
-        store.prepare()
+        store.create()
         write_plan(small.plan("simclr", "sofclr"), store)
         write_plan(small.plan("simclr", "sofclr"), store)
     (a,), (b,) = (list((tmp_path / name / "plans").iterdir()) for name in ("a", "b"))
@@ -87,7 +92,8 @@ def test_a_plan_is_written_once_and_depends_on_the_cells_alone(tmp_path: Path) -
 
 
 def test_the_csv_is_whole_after_every_epoch_and_ends_as_the_kept_one(tmp_path: Path) -> None:
-    from fairssl.loggers import CsvLogger, history_to_csv
+    from fairssl.execute.loggers import CsvLogger
+    from fairssl.store.history import history_to_csv
 
     rows = [{"epoch": 1.0, "loss": 0.1 + 0.2}, {"epoch": 2.0, "loss": 1 / 3, "extra": 5.0}]
     first = CsvLogger(tmp_path)
@@ -104,4 +110,10 @@ def test_time_by_epochs_and_least_steps() -> None:
     assert pace.train_seconds(epochs=5, min_steps=0) == 10
     assert pace.train_seconds(epochs=5, min_steps=95) == 20
     assert Pace(0.0, 0).train_seconds(5, 100) == 0  # nothing is trained
-    assert [spell(s) for s in (None, 5, 600, 7200, 200_000)] == ["unknown", "5 s", "10 min", "2.0 h", "2.3 days"]
+    assert [format_duration(s) for s in (None, 5, 600, 7200, 200_000)] == [
+        "unknown",
+        "5 s",
+        "10 min",
+        "2.0 h",
+        "2.3 days",
+    ]

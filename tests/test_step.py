@@ -14,14 +14,21 @@ import pytest
 import torch
 from reference import ranks, small
 
-from fairssl import train
-from fairssl.data import Augmentation, DeviceSplit, Prefetch, augment, augmentation, fits, place, random_numbers
-from fairssl.job import Settings, Stop, Worker
-from fairssl.launch import Silent
-from fairssl.spec import TrainConfig
-from fairssl.store import RunStore
-from fairssl.testing import _NoReadBack
-from fairssl.train import WARM_UP, Diverged, NotCaptured, Stopped, Trainer, together
+from fairssl.data.augment import Augmentation, augment, augmentation, random_numbers
+from fairssl.data.device import DeviceSplit, fits, place
+from fairssl.data.streaming import Prefetch
+from fairssl.execute.options import Settings
+from fairssl.execute.reporting import SilentReporter
+from fairssl.execute.signals import GracefulStop
+from fairssl.execute.worker import Worker
+from fairssl.spec.config import TrainConfig
+from fairssl.store.runs import RunStore
+from fairssl.testing.readback import NoReadBack
+from fairssl.train import cudagraph
+from fairssl.train.cudagraph import WARM_UP, NotCaptured
+from fairssl.train.history import Diverged
+from fairssl.train.interleave import interleave
+from fairssl.train.trainer import Stopped, Trainer
 
 NOISY = "vae+mmd"  # draws from the global generator
 
@@ -62,11 +69,11 @@ class Replayed:
 def test_no_step_reads_back_branches_on_data_or_copies_from_the_host(name: str) -> None:
     """What a CUDA graph cannot hold, forward, backward and in both optimisers."""
     method, sets = ranks.methods()[name]
-    trainer = small.trainer(small.cell(method, sets=(*sets, "train.schedule=cosine", "train.clip_norm=1")).spec)
+    trainer = small.trainer(small.run_of(method, sets=(*sets, "train.schedule=cosine", "train.clip_norm=1")).spec)
     steps = [{name: stream.steps(at, 1)[0] for name, stream in trainer.streams.items()} for at in range(2)]
-    trainer._summed(steps[0], None)  # what is made once may read back
-    with _NoReadBack():
-        trainer._summed(steps[1], None)
+    trainer.summed_step(steps[0], None)  # what is made once may read back
+    with NoReadBack():
+        trainer.summed_step(steps[1], None)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -75,19 +82,19 @@ def test_a_run_by_replays_has_the_bits_of_an_eager_one(
     method: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The places that a graph reads, its warm-up and the sums it adds to; the graph itself is tested on a GPU."""
-    monkeypatch.setattr(train, "_Captured", Replayed)
-    eager = small.trainer(small.cell(method, epochs=3).spec)
+    monkeypatch.setattr(cudagraph, "CapturedStep", Replayed)
+    eager = small.trainer(small.run_of(method, epochs=3).spec)
     replayed = variant(eager, capture=True, streamed=streamed)
     Replayed.made = 0
     eager.run()
     replayed.run()
     assert Replayed.made == 1 and replayed.n_steps > WARM_UP
     assert bits(eager) == bits(replayed)
-    assert eager.history == replayed.history
+    assert eager.history.rows == replayed.history.rows
 
 
 def test_on_a_cpu_steps_are_eager() -> None:
-    assert not small.trainer(small.cell("sofclr").spec).capture
+    assert not small.trainer(small.run_of("sofclr").spec).capture
 
 
 @pytest.mark.parametrize("sets", [{}, {"blur": 0.5}, {"recipe": "randaugment"}])
@@ -145,13 +152,13 @@ def test_a_step_that_cannot_be_captured_says_what_its_author_can_do(monkeypatch:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     with pytest.raises(NotCaptured, match=r"cannot be captured \(operation not permitted .*capturable = False"):
-        train._Captured(step, {}, None, torch.Generator(), None, False)
+        cudagraph.CapturedStep(step, {}, None, torch.Generator(), None, False)
 
     def full(index: Any, images: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(RuntimeError) as found:
-        train._Captured(full, {}, None, torch.Generator(), None, False)
+        cudagraph.CapturedStep(full, {}, None, torch.Generator(), None, False)
     assert not isinstance(found.value, NotCaptured)
 
 
@@ -168,43 +175,43 @@ def test_runs_that_agree_in_size_and_recipe_share_one_augmentation() -> None:
 
 def test_a_pack_has_the_bits_of_its_runs_alone() -> None:
     """Also where parts draw from the global generator, which the runs of a pack share."""
-    specs = [small.cell(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(3)]
-    specs.append(small.cell("sofclr").spec)
+    specs = [small.run_of(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(3)]
+    specs.append(small.run_of("sofclr").spec)
     alone = []
     for spec in specs:
         trainer = small.trainer(spec)
         trainer.run()
         alone.append(trainer)
     packed = [small.trainer(spec) for spec in specs]
-    assert together(packed, [trainer.advance() for trainer in packed]) == [None] * 4
+    assert interleave(packed, [trainer.advance() for trainer in packed]) == [None] * 4
     for one, other in zip(alone, packed, strict=True):
         assert bits(one) | {"global_generator.0": b""} == bits(other) | {"global_generator.0": b""}
-        assert one.history == other.history
+        assert one.history.rows == other.history.rows
 
 
 def test_a_run_that_diverges_or_fails_stops_no_other_of_its_pack() -> None:
-    trainers = [small.trainer(small.cell("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
-    trainers[0].first_bad.fill_(1.0)
+    trainers = [small.trainer(small.run_of("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
+    trainers[0].step.loss_became_infinite_at.fill_(1.0)
 
     def broken(batches: Any) -> Any:
         raise RuntimeError("a bug")
 
-    trainers[1].objective.forward = broken
-    ended = together(trainers, [trainer.advance() for trainer in trainers])
+    trainers[1].model.objective.forward = broken
+    ended = interleave(trainers, [trainer.advance() for trainer in trainers])
     assert isinstance(ended[0], Diverged) and isinstance(ended[1], RuntimeError) and ended[2] is None
     assert trainers[2].done == trainers[2].n_steps
 
 
 def test_a_stopped_pack_goes_on_where_each_of_its_runs_was(tmp_path: Path) -> None:
-    specs = [small.cell(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(2)]
+    specs = [small.run_of(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(2)]
     whole = [small.trainer(spec) for spec in specs]
-    together(whole, [trainer.advance() for trainer in whole])
+    interleave(whole, [trainer.advance() for trainer in whole])
     cut, works = [small.trainer(spec) for spec in specs], [tmp_path / "0", tmp_path / "1"]
     stop = lambda: cut[0].done >= 4  # noqa: E731
-    ended = together(cut, [t.advance(work, stop=stop) for t, work in zip(cut, works, strict=True)])
+    ended = interleave(cut, [t.advance(work, stop=stop) for t, work in zip(cut, works, strict=True)])
     assert all(isinstance(error, Stopped) for error in ended)
     again = [small.trainer(spec) for spec in specs]
-    together(again, [t.advance(work) for t, work in zip(again, works, strict=True)])
+    interleave(again, [t.advance(work) for t, work in zip(again, works, strict=True)])
     for one, other in zip(whole, again, strict=True):
         assert other.resumed_at == 4 and bits(one) == bits(other)
 
@@ -214,7 +221,7 @@ def test_a_stopped_pack_goes_on_where_each_of_its_runs_was(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", ["simclr", "sofclr", "ce"])
 def test_streamed_images_give_the_bits_of_resident_ones(method: str, tmp_path: Path) -> None:
-    resident = small.trainer(small.cell(method).spec)
+    resident = small.trainer(small.run_of(method).spec)
     np.save(tmp_path / "images.npy", resident.data.images.numpy())
     mapped = place(np.load(tmp_path / "images.npy", mmap_mode="c"), torch.device("cpu"))
     streamed = variant(resident, images=mapped, streamed=True)
@@ -224,7 +231,7 @@ def test_streamed_images_give_the_bits_of_resident_ones(method: str, tmp_path: P
 
 
 def test_a_streamed_run_cut_in_an_epoch_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = small.trainer(small.cell("sofclr").spec)
+    whole = small.trainer(small.run_of("sofclr").spec)
     whole.run()
     cut = variant(whole, streamed=True)
     with pytest.raises(Stopped):
@@ -272,12 +279,12 @@ def test_images_that_do_not_fit_are_streamed_and_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    log = Silent()
+    log = SilentReporter()
     log.note = notes.append  # type: ignore[method-assign]
-    cell = small.cell("simclr")
-    worker = Worker(RunStore(tmp_path), Settings({}), log, Stop())
+    cell = small.run_of("simclr")
+    worker = Worker(RunStore(tmp_path), Settings({}), log, GracefulStop())
     worker.device = torch.device("cuda:0")  # none is touched
-    monkeypatch.setattr("fairssl.data.free_memory", lambda device: 50_000)
+    monkeypatch.setattr("fairssl.data.device.free_memory", lambda device: 50_000)
     found = small.splits(cell.spec)
     assert found.train.images.nbytes > 25_000
     assert worker._images(found, "synthfaces").device.type == "cpu"
@@ -318,14 +325,14 @@ def test_of_several_processes_none_goes_on_with_a_pack_after_an_error_that_other
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its next run's messages would meet those of the run that the others are still at."""
-    trainers = [small.trainer(small.cell("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
+    trainers = [small.trainer(small.run_of("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
     runs = [trainer.advance() for trainer in trainers]
-    together(trainers[:1], runs[:1])
-    monkeypatch.setattr("fairssl.world.size", lambda: 2)
+    interleave(trainers[:1], runs[:1])
+    monkeypatch.setattr("fairssl.distributed.size", lambda: 2)
 
     def fails() -> Any:
         raise MemoryError("here alone")
         yield
 
-    ended = together(trainers[1:], [fails(), runs[2]])
+    ended = interleave(trainers[1:], [fails(), runs[2]])
     assert all(isinstance(error, MemoryError) for error in ended) and trainers[2].done == 0

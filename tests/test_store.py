@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fairssl.store import Measured, Predictions, Record, RunStore, State, StoreError, reason_of, to_json, whole_file
+from fairssl.store.files import StoreError, whole_file
+from fairssl.store.record import Measured, Predictions, Record, State, reason_of, to_json
+from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
 
@@ -43,7 +45,8 @@ def files(root: Path) -> set[str]:
 def script(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python in a process of its own, one thread, so that it may fork."""
     head = "import os, random, signal, sys, time\nfrom pathlib import Path\n"
-    head += "import numpy as np\nfrom fairssl.store import *\n"
+    head += "import numpy as np\nfrom fairssl.store.files import *\n"
+    head += "from fairssl.store.record import *\nfrom fairssl.store.runs import *\n"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", head + code, *map(str, args)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
@@ -134,7 +137,7 @@ def test_predictions_that_are_none_are_refused() -> None:
 
 def test_a_result_comes_back(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    store.prepare()
+    store.create()
     assert store.read_record("a1") is None and store.state("a1") is None and not store.has_result("a1")
     assert store.write_result(record(), predictions()) == record()
     assert store.read_record("a1") == record()
@@ -296,7 +299,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 KILL_CODE = """
 store, rounds = RunStore(sys.argv[1]), int(sys.argv[2])
-store.prepare()
+store.create()
 rng = np.random.default_rng(0)
 n = 1000
 big = Predictions([f"{i:016x}" for i in range(n)], rng.random(n), rng.integers(0, 2, n), rng.integers(0, 2, n))
@@ -327,10 +330,10 @@ for round in range(rounds):
             assert len(store.read_predictions(record.key).score) == n
     assert not (store.root / "table.md").exists() or (store.root / "table.md").stat().st_size == 100000
     if round % 10 == 9:
-        store.prepare()
+        store.create()
         left = [p for p in store.root.rglob("*") if p.name.startswith(".tmp-")]
         assert not left, left
-store.prepare()
+store.create()
 with store.claim("k0r0") as got:
     assert got
 print(torn, seen)
@@ -347,7 +350,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_torn(tmp_path: Path) -> No
 
 MANY_CODE = """
 store = RunStore(sys.argv[1])
-store.prepare()
+store.create()
 store.write_result(Record(spec={}, key="shared", state="failed", error="to be replaced by one of eight at once"))
 children = []
 for worker in range(8):
@@ -477,7 +480,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_is_a_clear_error_and_leaves_nothing_half_written(small_disk: Path) -> None:
     torch = pytest.importorskip("torch")
     store = RunStore(small_disk)
-    store.prepare()
+    store.create()
     store.write_result(record("a1"), predictions())
     store.write_result(record("f1", "failed"))
     before = files(small_disk)
@@ -495,9 +498,9 @@ def test_a_disk_that_fills_up_is_a_clear_error_and_leaves_nothing_half_written(s
     assert store.state("f1") == "failed"
     (small_disk / "ballast").write_bytes(b"x" * (os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
     with pytest.raises(UserError, match=r"cannot write to the folder .* No space left on device; choose another"):
-        store.prepare()
+        store.create()
     (small_disk / "ballast").unlink()
-    store.prepare()
+    store.create()
     store.write_result(record("f1"), predictions())
     assert store.has_result("f1") and store.has_result("a1")
 
@@ -509,7 +512,7 @@ def test_a_read_only_disk_can_be_read(small_disk: Path) -> None:
     with pytest.raises(
         UserError, match=r"cannot write to the folder .*Read-only file system; choose another with --out"
     ):
-        store.prepare()
+        store.create()
     with pytest.raises(StoreError, match="Read-only file system"):
         store.write_result(record("b2"), predictions())
     with pytest.raises(StoreError, match="Read-only file system"), store.claim("k"):
@@ -522,7 +525,7 @@ def test_a_read_only_disk_can_be_read(small_disk: Path) -> None:
 def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UserError, match=f"cannot write to the folder {tmp_path / 'runs'}"):
-        RunStore(tmp_path / "runs").prepare()
+        RunStore(tmp_path / "runs").create()
     assert (tmp_path / "runs").read_text() == "a file"
 
 

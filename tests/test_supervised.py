@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import InterpolationMode
 
-from fairssl import registry
-from fairssl.data import RAND_OPS, augment, balanced, rand_augment, rand_op, random_numbers
+from fairssl import kinds
+from fairssl.data.augment import augment, random_numbers
+from fairssl.data.randaugment import RAND_OPS, rand_augment, rand_op
+from fairssl.data.sampling import balanced
 from fairssl.nn import GradientGuard, LinearClassifier, group_gap
-from fairssl.spec import ProbeConfig, TrainConfig, method_spec, parse_method
-from fairssl.train import Trainer
+from fairssl.spec.config import ProbeConfig, TrainConfig
+from fairssl.spec.method import method_spec, parse_method
+from fairssl.train.trainer import Trainer
 from fairssl.types import Batch, UserError
 
 GIVEN = CASES["regularisers"]
@@ -314,7 +317,7 @@ def rows(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in trainer.parameters_and_buffers().items()}
+    return {name: value.clone() for name, value in trainer.model.tensors().items()}
 
 
 class Overflowing:
@@ -342,8 +345,8 @@ CASES_OF_INFINITY = [("sofclr", "adversary"), ("ml_afl", "adversary"), ("max_ent
 @pytest.mark.parametrize(("method", "name"), CASES_OF_INFINITY)
 @pytest.mark.parametrize("where", ["encoder", "discriminator"])
 def test_an_infinite_adversary_gradient_neither_stops_nor_poisons_the_encoder(method, name, where):
-    trainer = small.trainer(small.cell(method).spec)
-    head: Any = trainer.parts[name]
+    trainer = small.trainer(small.run_of(method).spec)
+    head: Any = trainer.model.parts[name]
     before = weights(trainer)
     # An infinite gradient of a finite loss, as an overflow in the discriminator's backward pass makes it.
     if where == "encoder" or name == "grl":
@@ -368,25 +371,25 @@ def test_an_infinite_adversary_gradient_neither_stops_nor_poisons_the_encoder(me
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_moves_the_networks_of_the_method_and_nothing_is_infinite_under_bf16(method):
-    trainer = small.trainer(small.cell(method, sets=("train.precision=bf16",)).spec)
+    trainer = small.trainer(small.run_of(method, sets=("train.precision=bf16",)).spec)
     before = weights(trainer)
     found = trainer.step(rows(trainer))
     after = weights(trainer)
-    assert trainer.n_views == 1
+    assert trainer.step.n_views == 1
     assert all(value.isfinite() for value in found.values())
     assert all(value.isfinite().all() for value in after.values())
-    wanted = {"classifier", *({"discriminator"} if trainer.parts.keys() & set(DISCRIMINATORS) else set())}
+    wanted = {"classifier", *({"discriminator"} if trainer.model.parts.keys() & set(DISCRIMINATORS) else set())}
     for network in wanted:
         assert any(f".{network}." in key and not torch.equal(value, before[key]) for key, value in after.items())
     assert not torch.equal(next(iter(after.values())), next(iter(before.values())))
 
 
 def test_the_weight_of_a_head_reaches_the_encoder_and_zero_is_plain_ce():
-    zero, plain = small.cell("ce+eql:0").spec, small.cell("ce").spec
+    zero, plain = small.run_of("ce+eql:0").spec, small.run_of("ce").spec
     assert zero.method.heads == () and plain.method.heads == ()
     found = []
     for weight in ("0.1", "1"):
-        trainer = small.trainer(small.cell(f"ce+dpr:{weight}").spec)
+        trainer = small.trainer(small.run_of(f"ce+dpr:{weight}").spec)
         trainer.step(rows(trainer))
         found.append(weights(trainer))
     assert any(not torch.equal(found[0][key], found[1][key]) for key in found[0] if key.startswith("encoder."))
@@ -396,7 +399,7 @@ def test_the_weight_of_a_head_reaches_the_encoder_and_zero_is_plain_ce():
 
 
 def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
-    m = registry.methods.get(name)
+    m = kinds.methods.get(name)
     return m.adversarial, m.contrastive, m.target, m.group, m.generator, m.theory
 
 
@@ -415,7 +418,7 @@ def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
     ],
 )
 def test_the_columns_of_the_supervised_methods_agree_with_their_specs(name, wanted, probe):
-    m = registry.methods.get(name)
+    m = kinds.methods.get(name)
     assert facts(name) == wanted and m.probe == probe
     spec = method_spec(name, {})
     assert (spec.target, spec.group, spec.probe) == (m.target, m.group, m.probe)
@@ -440,14 +443,14 @@ def test_the_papers_names_mean_the_method_files_also_with_a_weight():
 
 
 def test_dfr_shares_the_pretraining_of_erm_and_nothing_else_does():
-    keys = {name: small.cell(name).spec.pretrain_key for name in METHODS}
+    keys = {name: small.run_of(name).spec.pretrain_key for name in METHODS}
     assert keys["dfr"] == keys["erm"]
     assert len(set(keys.values())) == len(METHODS) - 1
-    assert small.cell("dfr").spec.key != small.cell("erm").spec.key
+    assert small.run_of("dfr").spec.key != small.run_of("erm").spec.key
 
 
 def test_balanced_batches_and_balanced_heads_take_equally_many_of_each_cell():
-    trainer = small.trainer(small.cell("ce+eod", batch_size=8, annotated=1.0).spec)
+    trainer = small.trainer(small.run_of("ce+eod", batch_size=8, annotated=1.0).spec)
     index = trainer.streams["annotated"].steps(0, 5)
     for batch in index:
         cell = trainer.data.group[batch] * 2 + trainer.data.target[batch]
@@ -510,9 +513,9 @@ def test_every_operation_is_torchvisions_and_a_batch_may_mix_them(level):
 def test_each_image_keeps_its_own_operation_and_strength():
     x = torch.stack([picture(seed) for seed in range(6)]).float() / 255
     op, level = torch.tensor([1, 5, 6, 10, 11, 13]), torch.tensor([0.3, -1.0, 0.5, 0.9, -0.4, 0.1])
-    together = rand_op(x, op, level)
+    batched = rand_op(x, op, level)
     for i in range(6):
-        torch.testing.assert_close(together[i : i + 1], rand_op(x[i : i + 1], op[i : i + 1], level[i : i + 1]))
+        torch.testing.assert_close(batched[i : i + 1], rand_op(x[i : i + 1], op[i : i + 1], level[i : i + 1]))
 
 
 def test_operations_are_drawn_with_equal_chance_and_either_sign():

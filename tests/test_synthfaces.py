@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.types import Split, Splits, UserError
 
 NAMES = ("male", "young", "attractive", "big_nose", "bags_under_eyes")
@@ -19,7 +19,7 @@ SMALL = {"n_train": 64, "n_val_per_cell": 4, "n_test_per_cell": 5}
 
 
 def load(target="attractive", attribute="male", size=32, split_seed=0, **params) -> Splits:
-    return registry.datasets.build("synthfaces", params).load(None, target, attribute, size, split_seed)
+    return kinds.datasets.build("synthfaces", params).load(None, target, attribute, size, split_seed)
 
 
 def parts(splits: Splits) -> tuple[Split, Split, Split]:
@@ -83,7 +83,7 @@ def test_validation_and_test_are_balanced_exactly():
     splits = load(n_train=16, n_val_per_cell=7, n_test_per_cell=9)
     assert cells(splits.val) == [7] * 4
     assert cells(splits.test) == [9] * 4
-    card = registry.datasets.get("synthfaces")
+    card = kinds.datasets.get("synthfaces")
     assert card.Config().n_test_per_cell >= 500
 
 
@@ -124,7 +124,7 @@ def test_target_shows_and_cue_noise_hides_it(name):
 
 
 def test_inspect_tells_configurations_apart_and_needs_no_files(tmp_path):
-    build = registry.datasets.build
+    build = kinds.datasets.build
     facts = build("synthfaces", {}).inspect(None)
     assert facts == build("synthfaces", {}).inspect(tmp_path / "missing")
     assert facts.max_image_size is None
@@ -160,7 +160,7 @@ def test_mistakes_are_one_line(change, says):
 
 def test_progress_counts_to_the_end():
     seen = []
-    data = registry.datasets.build("synthfaces", SMALL)
+    data = kinds.datasets.build("synthfaces", SMALL)
     data.load(None, "attractive", "male", 32, progress=lambda what, done, total: seen.append((done, total)))
     assert seen[-1] == (100, 100)
     assert [d for d, _ in seen] == sorted(d for d, _ in seen)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from reference import small
 from reference.plugin_package import PREPARED, known, write_package
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.parts import Part
-from fairssl.train import Diverged, Stopped, Trainer
+from fairssl.train.history import Diverged
+from fairssl.train.trainer import Stopped, Trainer
 from fairssl.types import Batch
 
 METHODS = ["simclr", "sogclr", "byol", "vicreg", "simclr+ccl", "sofclr"]
@@ -35,18 +36,18 @@ def test_a_step_is_algorithm_1_of_the_paper() -> None:
     """SoFCLR's first two steps, each gradient written out: m of eq. (m) for the encoder, v of eq. (v) for the
     discriminator, u by first visit and then by the moving average, both at the old parameters."""
     alpha, tau, gamma, eps0 = 0.7, 0.3, 0.9, 1e-8
-    spec = small.cell("sofclr", sets=(f"adversary.alpha={alpha}", "sogclr.temperature=0.3")).spec
+    spec = small.run_of("sofclr", sets=(f"adversary.alpha={alpha}", "sogclr.temperature=0.3")).spec
     ours = small.trainer(spec)
     u = torch.zeros(len(ours.data.target), dtype=torch.float64)
     seen = torch.zeros(len(u), dtype=torch.bool)
     for step in range(2):
         rows = _rows(ours, step)
-        state = ours.gen.get_state()
-        batches = ours.draw(rows)
-        ours.gen.set_state(state)  # the step below draws the same views again
+        state = ours.step.gen.get_state()
+        batches = ours.step.draw(rows)
+        ours.step.gen.set_state(state)  # the step below draws the same views again
 
-        encoder, projector = ours.encoder, ours.objective.project
-        discriminator = ours.parts["adversary"].discriminator
+        encoder, projector = ours.model.encoder, ours.model.objective.project
+        discriminator = ours.model.parts["adversary"].discriminator
         f = [encoder(x) for x in torch.cat(batches["all"].views).contiguous(memory_format=torch.channels_last)[None]]
         za, zb = F.normalize(projector(f[0]), dim=1).double().chunk(2)
         n = len(za)
@@ -74,45 +75,45 @@ def test_a_step_is_algorithm_1_of_the_paper() -> None:
         for parameter, expected in zip(discriminator.parameters(), v, strict=True):
             assert torch.allclose(parameter.grad, -expected, rtol=2e-4, atol=2e-6)
         assert math.isclose(float(terms["loss"]), expected_loss, rel_tol=1e-5)
-        assert torch.allclose(ours.objective.u.double(), u, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(ours.model.objective.u.double(), u, rtol=1e-5, atol=1e-6)
 
 
 def test_weight_zero_is_sogclr_bit_for_bit() -> None:
-    a = small.trainer(small.cell("sofclr", sets=("adversary.weight=0",)).spec)
-    b = small.trainer(small.cell("sogclr").spec)
+    a = small.trainer(small.run_of("sofclr", sets=("adversary.weight=0",)).spec)
+    b = small.trainer(small.run_of("sogclr").spec)
     a.run()
     b.run()
     assert _bits(a) == _bits(b)
 
 
 def test_a_head_moves_neither_the_encoders_first_weights_nor_the_order_nor_the_augmentation() -> None:
-    plain, fair = small.trainer(small.cell("sogclr").spec), small.trainer(small.cell("sofclr").spec)
-    for a, b in zip(plain.encoder.parameters(), fair.encoder.parameters(), strict=True):
+    plain, fair = small.trainer(small.run_of("sogclr").spec), small.trainer(small.run_of("sofclr").spec)
+    for a, b in zip(plain.model.encoder.parameters(), fair.model.encoder.parameters(), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(_rows(plain)["all"], _rows(fair)["all"])
-    assert torch.equal(plain.draw(_rows(plain))["all"].views[0], fair.draw(_rows(fair))["all"].views[0])
+    assert torch.equal(plain.step.draw(_rows(plain))["all"].views[0], fair.step.draw(_rows(fair))["all"].views[0])
 
 
 def test_streams_do_not_share_batch_statistics_unless_joined() -> None:
-    apart = small.trainer(small.cell("sofclr").spec)
-    joined = small.trainer(small.cell("sofclr", sets=("train.join_streams=true",)).spec)
-    batches = apart.draw(_rows(apart))
-    alone = apart.encode({"all": batches["all"]})["all"].f[0]
-    assert torch.equal(apart.encode(batches)["all"].f[0], alone)
-    assert not torch.allclose(joined.encode(batches)["all"].f[0], alone, atol=1e-4)
+    apart = small.trainer(small.run_of("sofclr").spec)
+    joined = small.trainer(small.run_of("sofclr", sets=("train.join_streams=true",)).spec)
+    batches = apart.step.draw(_rows(apart))
+    alone = apart.step.encode({"all": batches["all"]})["all"].f[0]
+    assert torch.equal(apart.step.encode(batches)["all"].f[0], alone)
+    assert not torch.allclose(joined.step.encode(batches)["all"].f[0], alone, atol=1e-4)
 
 
 def test_all_parts_of_a_step_share_one_projection() -> None:
-    trainer = small.trainer(small.cell("simclr+ccl").spec)
+    trainer = small.trainer(small.run_of("simclr+ccl").spec)
     calls: list[int] = []
-    project = trainer.objective.project
-    trainer.objective.project = lambda f: (calls.append(len(f)), project(f))[1]
+    project = trainer.model.objective.project
+    trainer.model.objective.project = lambda f: (calls.append(len(f)), project(f))[1]
     trainer.step(_rows(trainer))
     assert len(calls) == 2  # one per stream
 
 
 def test_labels_that_a_part_did_not_declare_are_withheld() -> None:
-    trainer = small.trainer(small.cell("sofclr").spec)
+    trainer = small.trainer(small.run_of("sofclr").spec)
     shown: dict[tuple[str, str], Batch] = {}
 
     def spy(name: str, part: Part) -> None:
@@ -124,7 +125,7 @@ def test_labels_that_a_part_did_not_declare_are_withheld() -> None:
 
         part.forward = wrapped  # type: ignore[method-assign]
 
-    for name, part in trainer.parts.items():
+    for name, part in trainer.model.parts.items():
         spy(name, part)
     trainer.step(_rows(trainer))
     assert set(shown) == {("sogclr", "all"), ("adversary", "annotated")}
@@ -134,52 +135,52 @@ def test_labels_that_a_part_did_not_declare_are_withheld() -> None:
 
 
 def test_no_group_outside_the_annotated_subset_reaches_the_device() -> None:
-    trainer = small.trainer(small.cell("sofclr").spec)
+    trainer = small.trainer(small.run_of("sofclr").spec)
     hidden = torch.ones(len(trainer.data.group), dtype=torch.bool)
     hidden[trainer.data.annotated] = False
     assert hidden.any() and (trainer.data.group[hidden] == -1).all()
 
 
 def test_an_infinite_discriminator_gradient_neither_stops_nor_poisons_the_encoder() -> None:
-    trainer = small.trainer(small.cell("sofclr").spec)
-    weight = next(iter(trainer.parts["adversary"].dual_parameters()))
+    trainer = small.trainer(small.run_of("sofclr").spec)
+    weight = next(iter(trainer.model.parts["adversary"].dual_parameters()))
     before = weight.detach().clone()
-    encoder_before = next(trainer.encoder.parameters()).detach().clone()
+    encoder_before = next(trainer.model.encoder.parameters()).detach().clone()
     hook = weight.register_hook(lambda g: torch.full_like(g, math.inf))
     terms = trainer.step(_rows(trainer))
     hook.remove()
     assert float(terms["dual_skipped"]) == 1
     assert torch.equal(weight, before)
-    assert not torch.equal(next(trainer.encoder.parameters()), encoder_before)
+    assert not torch.equal(next(trainer.model.encoder.parameters()), encoder_before)
     assert math.isfinite(float(trainer.step(_rows(trainer, 1))["loss"]))
 
 
 def test_the_cosine_schedule_falls_from_the_full_rate_to_almost_nothing() -> None:
-    trainer = small.trainer(small.cell("simclr", epochs=4, sets=("train.schedule=cosine",)).spec)
+    trainer = small.trainer(small.run_of("simclr", epochs=4, sets=("train.schedule=cosine",)).spec)
     trainer.run()
-    rates = [row["lr"] for row in trainer.history]  # of the last step of each epoch
+    rates = [row["lr"] for row in trainer.history.rows]  # of the last step of each epoch
     n, per = trainer.n_steps, trainer.steps_per_epoch
     assert rates == pytest.approx([1e-3 * 0.5 * (1 + math.cos(math.pi * (per * (e + 1) - 1) / n)) for e in range(4)])
 
 
 def test_min_steps_lengthens_a_short_run_in_whole_epochs() -> None:
-    trainer = small.trainer(small.cell("simclr", epochs=1, sets=("train.min_steps=7",)).spec)
+    trainer = small.trainer(small.run_of("simclr", epochs=1, sets=("train.min_steps=7",)).spec)
     assert trainer.steps_per_epoch == 3 and trainer.n_steps == 9
 
 
 def test_clipping_bounds_the_primal_gradient() -> None:
-    trainer = small.trainer(small.cell("simclr", sets=("train.clip_norm=0.01",)).spec)
+    trainer = small.trainer(small.run_of("simclr", sets=("train.clip_norm=0.01",)).spec)
     trainer.step(_rows(trainer))
-    norm = torch.stack([p.grad.norm() for p in trainer.primal if p.grad is not None]).norm()
+    norm = torch.stack([p.grad.norm() for p in trainer.step.primal if p.grad is not None]).norm()
     assert float(norm) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_the_optimiser_steps_as_plain_adam_whatever_the_memory_layout() -> None:
     """Fused Adam reads parameters and gradients as flat memory; a transposed gradient would be applied scrambled."""
-    trainer = small.trainer(small.cell("simclr", sets=("train.weight_decay=0",)).spec)
-    before = [p.detach().clone() for p in trainer.primal]
+    trainer = small.trainer(small.run_of("simclr", sets=("train.weight_decay=0",)).spec)
+    before = [p.detach().clone() for p in trainer.step.primal]
     trainer.step(_rows(trainer))
-    for old, new in zip(before, trainer.primal, strict=True):
+    for old, new in zip(before, trainer.step.primal, strict=True):
         if new.grad is not None:
             first_step = -1e-3 * new.grad / (new.grad.abs() + 1e-8)  # Adam's first step after bias correction
             assert torch.allclose(new.detach() - old, first_step, atol=1e-6)
@@ -189,8 +190,8 @@ def test_the_optimiser_steps_as_plain_adam_whatever_the_memory_layout() -> None:
 
 
 def test_divergence_names_the_step_and_the_term() -> None:
-    trainer = small.trainer(small.cell("simclr").spec)
-    original, count = trainer.objective.forward, [0]
+    trainer = small.trainer(small.run_of("simclr").spec)
+    original, count = trainer.model.objective.forward, [0]
 
     def forward(batches: Any) -> Any:
         terms = original(batches)
@@ -199,7 +200,7 @@ def test_divergence_names_the_step_and_the_term() -> None:
             terms.primal = {k: v * math.nan for k, v in terms.primal.items()}
         return terms
 
-    trainer.objective.forward = forward
+    trainer.model.objective.forward = forward
     with pytest.raises(Diverged, match=r"step 3 of 6: the loss is not finite \(.*simclr\.nt_xent nan"):
         trainer.run()
 
@@ -209,7 +210,7 @@ def test_divergence_names_the_step_and_the_term() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_cut_at_any_step_ends_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    spec = small.cell(method, sets=("train.schedule=cosine",)).spec
+    spec = small.run_of(method, sets=("train.schedule=cosine",)).spec
     whole = small.trainer(spec)
     whole.run()
     for cut in (1, 3, 4, 6):  # in an epoch, between two, in the last, after the last step
@@ -222,18 +223,18 @@ def test_a_run_cut_at_any_step_ends_with_the_same_bits(method: str, tmp_path: Pa
         second.run(work)
         assert second.resumed_at == cut
         assert _bits(second) == _bits(whole)
-        assert second.history == whole.history
+        assert second.history.rows == whole.history.rows
 
 
 def test_a_stage_before_training_is_run_once_and_is_part_of_the_run(tmp_path: Path) -> None:
     write_package(tmp_path / "site", "strange", {"objectives/agree.py": PREPARED})
     with known(tmp_path / "site"):
-        spec = small.cell("agree").spec
+        spec = small.run_of("agree").spec
         plain = small.trainer(spec)
-        states = torch.get_rng_state(), plain.gen.get_state()
-        plain.prepare()
-        assert torch.equal(states[0], torch.get_rng_state()) and torch.equal(states[1], plain.gen.get_state())
-        agree: Any = plain.parts["agree"]
+        states = torch.get_rng_state(), plain.step.gen.get_state()
+        plain.prepare_parts()
+        assert torch.equal(states[0], torch.get_rng_state()) and torch.equal(states[1], plain.step.gen.get_state())
+        agree: Any = plain.model.parts["agree"]
         assert torch.equal(agree.seen, torch.tensor([1.0, -1, -1]))  # it declares no label
         images = torch.from_numpy(small.splits(spec).train.images).float()
         assert torch.allclose(agree.mean, images.mean((0, 2, 3)) / 255)
@@ -253,7 +254,7 @@ def test_a_stage_before_training_is_run_once_and_is_part_of_the_run(tmp_path: Pa
 def test_a_torn_checkpoint_is_skipped_with_a_warning_and_the_one_before_is_used(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = small.cell("sogclr").spec
+    spec = small.run_of("sogclr").spec
     whole = small.trainer(spec)
     whole.run()
     for until in (2, 5):
@@ -270,17 +271,17 @@ def test_a_torn_checkpoint_is_skipped_with_a_warning_and_the_one_before_is_used(
 
 
 def test_a_checkpoint_of_another_spec_is_never_used(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first = small.trainer(small.cell("simclr").spec)
+    first = small.trainer(small.run_of("simclr").spec)
     with pytest.raises(Stopped):
         first.run(tmp_path, stop=lambda: first.done >= 2)
-    other = small.trainer(small.cell("simclr", sets=("train.lr=0.01",)).spec)
+    other = small.trainer(small.run_of("simclr", sets=("train.lr=0.01",)).spec)
     other.run(tmp_path)
     assert other.resumed_at == 0
     assert "is of another spec" in capfd.readouterr().err
 
 
 def test_a_checkpoint_of_another_kind_of_device_is_not_used(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first = small.trainer(small.cell("simclr").spec)
+    first = small.trainer(small.run_of("simclr").spec)
     state = first.state
     first.state = lambda: (state()[0], {**state()[1], "device": "cuda"})  # type: ignore[method-assign]
     with pytest.raises(Stopped):
@@ -293,7 +294,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_not_used(tmp_path: Path, capf
 def test_going_on_with_other_threads_says_that_the_bits_may_differ(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = small.trainer(small.cell("simclr").spec)
+    first = small.trainer(small.run_of("simclr").spec)
     with pytest.raises(Stopped):
         first.run(tmp_path, stop=lambda: first.done >= 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
@@ -303,7 +304,7 @@ def test_going_on_with_other_threads_says_that_the_bits_may_differ(
 
 
 def test_at_most_two_checkpoints_are_kept_and_no_partial_one(tmp_path: Path) -> None:
-    trainer = small.trainer(small.cell("simclr").spec)
+    trainer = small.trainer(small.run_of("simclr").spec)
     for step in range(4):
         trainer.step(_rows(trainer, step))
         trainer.done = step + 1
@@ -312,19 +313,21 @@ def test_at_most_two_checkpoints_are_kept_and_no_partial_one(tmp_path: Path) -> 
 
 
 def test_everything_a_part_remembers_is_in_the_state() -> None:
-    state = small.trainer(small.cell("sofclr").spec).state()[0]
+    state = small.trainer(small.run_of("sofclr").spec).state()[0]
     assert "part.sogclr.u" in state and "part.sogclr.seen" in state
-    assert any(k.startswith("part.byol.") and "target" in k for k in small.trainer(small.cell("byol").spec).state()[0])
+    assert any(
+        k.startswith("part.byol.") and "target" in k for k in small.trainer(small.run_of("byol").spec).state()[0]
+    )
 
 
 # --------------------------------------------------------------------------- small ends
 
 
 def test_one_image_is_no_batch() -> None:
-    from fairssl.data import DeviceSplit
+    from fairssl.data.device import DeviceSplit
     from fairssl.types import UserError
 
-    spec = small.cell("simclr").spec
+    spec = small.run_of("simclr").spec
     one = DeviceSplit(
         torch.zeros(1, 3, 16, 16, dtype=torch.uint8), torch.zeros(1).long(), torch.zeros(1).long(), torch.arange(1)
     )
@@ -333,9 +336,9 @@ def test_one_image_is_no_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", sorted(registry.objectives.where()))
+@pytest.mark.parametrize("method", sorted(kinds.objectives.where()))
 def test_bf16_stays_finite_and_close(method: str) -> None:
-    spec = small.cell(method, sets=("train.precision=bf16",)).spec
+    spec = small.run_of(method, sets=("train.precision=bf16",)).spec
     trainer = small.trainer(spec)
     trainer.run()
-    assert all(math.isfinite(row["loss"]) for row in trainer.history if "loss" in row)
+    assert all(math.isfinite(row["loss"]) for row in trainer.history.rows if "loss" in row)

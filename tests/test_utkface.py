@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fairssl import registry
-from fairssl.packs import short_id
+from fairssl import kinds
+from fairssl.data.files import short_id
 from fairssl.types import Splits, UserError
 
 PARTS = ("train", "val", "test")
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(**params):
-    return registry.datasets.build("utkface", params)
+    return kinds.datasets.build("utkface", params)
 
 
 def image(path: Path, seed: int, side: int = 10) -> None:

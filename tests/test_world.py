@@ -13,7 +13,7 @@ import torch
 from reference import ranks
 from safetensors.torch import load_file
 
-from fairssl import world
+from fairssl import distributed
 from fairssl.types import UserError
 
 RANKS = Path(ranks.__file__)
@@ -63,8 +63,8 @@ def test_who_finds_nobody_says_so_and_gives_up(
     meeting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As with what torchrun left in an environment."""
-    monkeypatch.setattr(world, "MEETING", timedelta(seconds=3))
-    monkeypatch.setattr(world, "LATE", timedelta(seconds=0.5))
+    monkeypatch.setattr(distributed, "RENDEZVOUS_TIMEOUT", timedelta(seconds=3))
+    monkeypatch.setattr(distributed, "NOTICE_AFTER", timedelta(seconds=0.5))
     with socket.socket() as free:
         free.bind(("localhost", 0))
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
@@ -72,21 +72,21 @@ def test_who_finds_nobody_says_so_and_gives_up(
     meeting = meeting if meeting == "env://" else f"file://{tmp_path}/meeting"
     with (
         pytest.raises(UserError, match="process 0 of 2 did not find the others") as error,
-        world.joined("cpu", 2, 0, meeting),
+        distributed.process_group("cpu", 2, 0, meeting),
     ):
         pass
     assert ("torchrun" in str(error.value)) == (meeting == "env://")
     assert "process 0 waits for the others of 2" in capfd.readouterr().err
-    assert world.size() == 1
+    assert distributed.size() == 1
 
 
 def test_rows_are_divided_evenly_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (0, 1, 7, 32):
         for size in (1, 2, 3, 8):
-            monkeypatch.setattr(world, "size", lambda size=size: size)
+            monkeypatch.setattr(distributed, "size", lambda size=size: size)
             found = []
             for number in range(size):
-                monkeypatch.setattr(world, "rank", lambda number=number: number)
-                found.append(range(n)[world.rows(n)])
+                monkeypatch.setattr(distributed, "rank", lambda number=number: number)
+                found.append(range(n)[distributed.shard_rows(n)])
             assert [i for part in found for i in part] == list(range(n))
             assert max(map(len, found)) - min(map(len, found)) <= 1

@@ -47,13 +47,14 @@ def zipped(folder: Path) -> Path:
 
 def stage(root: Path, image_size: int) -> dict[str, float]:
     """List the files, take their fingerprint, pack them or open their pack: seconds of each, in this process."""
-    from fairssl.packs import ImageFiles, pack
+    from fairssl.data.decoded import decoded_images
+    from fairssl.data.files import ImageFiles
 
     bare = peak_gb()
     list_seconds, files = timed(lambda: ImageFiles(root))
     with files:
         fingerprint_seconds, fingerprint = timed(files.fingerprint)
-        pack_seconds, found = timed(lambda: pack(files, files.names, image_size, fingerprint))
+        pack_seconds, found = timed(lambda: decoded_images(files, files.names, image_size, fingerprint))
     return {
         "images": len(found),
         "pack_gb": found.images.nbytes / 1e9,

@@ -23,9 +23,9 @@ import torch
 from outcome import Outcome, arguments, count, now, peak_gb, script, spread, timed
 from step import make_spec, random_split
 
-from fairssl.data import DeviceSplit
-from fairssl.pipeline import pick_device
-from fairssl.train import Trainer, together
+from fairssl.data.device import DeviceSplit, pick_device
+from fairssl.train.interleave import interleave
+from fairssl.train.trainer import Trainer
 
 
 class Several:
@@ -42,12 +42,12 @@ class Several:
 
     def at_once(self, n: int) -> None:
         """n steps of each, in turns."""
-        self._check(together(self.trainers, [itertools.islice(steps, n) for steps in self.steps]))
+        self._check(interleave(self.trainers, [itertools.islice(steps, n) for steps in self.steps]))
 
     def in_turn(self, n: int) -> None:
         """n steps of the first, then of the second, and so on."""
         for trainer, steps in zip(self.trainers, self.steps, strict=True):
-            self._check(together([trainer], [itertools.islice(steps, n)]))
+            self._check(interleave([trainer], [itertools.islice(steps, n)]))
 
     def _check(self, ended: list[Exception | None]) -> None:
         for error in ended:

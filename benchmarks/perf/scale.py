@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairssl.pipeline import Request
+    from fairssl.plan.request import Request
 
 METHODS = (
     "simclr", "sogclr", "byol", "vicreg", "simclr+ccl", "sofclr", "ce", "ce+eod", "ce+dpr", "ce+eql", "ml_afl",
@@ -30,18 +30,18 @@ METHODS = (
 
 def request(n: int) -> Request:
     """About n cells of CelebA."""
-    from fairssl import registry
-    from fairssl.pipeline import Request
+    from fairssl import kinds
+    from fairssl.plan.request import Request
 
-    names = list(registry.datasets.get("celeba").card.attributes)
+    names = list(kinds.datasets.get("celeba").card.attributes)
     wanted = max(2, min(len(names), round((n / (4 * len(METHODS))) ** 0.5 + 0.5)))
     return Request(METHODS, ("celeba",), names[:wanted], names[:wanted], seeds=4, data_dir=Path("/nowhere"))
 
 
 def plan(n: int) -> dict[str, int]:
-    from fairssl.pipeline import resolve
-    from fairssl.store import RunStore
-    from fairssl.watch import survey
+    from fairssl.plan.resolve import resolve
+    from fairssl.plan.status import survey
+    from fairssl.store.runs import RunStore
 
     made = resolve(request(n), allow_absent=True)
     found = survey(made, RunStore("/nowhere/runs"))
@@ -50,13 +50,13 @@ def plan(n: int) -> dict[str, int]:
 
 def write(n: int, runs: Path) -> None:
     """n records in a runs folder, quickly: the layout that RunStore writes, without its flushes."""
-    from fairssl import registry
-    from fairssl.pipeline import resolve
-    from fairssl.store import Measured, Record
+    from fairssl import kinds
+    from fairssl.plan.resolve import resolve
+    from fairssl.store.record import Measured, Record
 
-    symbols = [registry.metrics.get(name).symbol for name in registry.metrics.where()]
+    symbols = [kinds.metrics.get(name).symbol for name in kinds.metrics.where()]
     (runs / "results").mkdir()
-    for number, cell in enumerate(resolve(request(n), allow_absent=True).cells[:n]):
+    for number, cell in enumerate(resolve(request(n), allow_absent=True).runs[:n]):
         values = {symbol: ((number * 7919 + i * 104729) % 10007) / 10007 for i, symbol in enumerate(symbols)}
         record = Record(
             spec=cell.spec.model_dump(mode="json"),
@@ -85,25 +85,25 @@ def write(n: int, runs: Path) -> None:
 
 
 def todo(n: int, runs: Path) -> dict[str, int]:
-    from fairssl.pipeline import resolve
-    from fairssl.store import RunStore
-    from fairssl.watch import survey
+    from fairssl.plan.resolve import resolve
+    from fairssl.plan.status import survey
+    from fairssl.store.runs import RunStore
 
     found = survey(resolve(request(n), allow_absent=True), RunStore(runs))
     return {"done": len(found.states), "due": len(found.due)}
 
 
 def board(runs: Path) -> dict[str, int]:
-    from fairssl.board import build_folder
+    from fairssl.board.build import build_folder
 
     built = build_folder(runs, runs / "board")
     return {"records": built.n_records, "tables": len(built.tables)}
 
 
 def status(runs: Path) -> dict[str, int]:
-    from fairssl.watch import status
+    from fairssl.plan.status import status
 
-    return {"ok": status(runs).cells["ok"]}
+    return {"ok": status(runs).runs["ok"]}
 
 
 def measured(stage: str, n: int, runs: Path) -> dict[str, float]:

@@ -29,13 +29,22 @@ import torch
 from outcome import Outcome, arguments, count, now, script, timed
 
 from fairssl import scoring
-from fairssl.job import Job, Settings, Stop, Worker
-from fairssl.launch import Silent
-from fairssl.packs import fresh_cache
-from fairssl.pipeline import Cell, Embedded, Plan, Request, SplitsCache, pick_device, prepare, resolve
-from fairssl.probe import fit_probe, leakage
-from fairssl.store import Record, RunStore
-from fairssl.train import Trainer
+from fairssl.data.device import pick_device
+from fairssl.data.files import fresh_cache
+from fairssl.data.splits import SplitsCache, run_data
+from fairssl.evaluate.embed import embed_splits
+from fairssl.evaluate.leakage import leakage
+from fairssl.evaluate.probe import fit_probe
+from fairssl.execute.jobs import Job
+from fairssl.execute.options import Settings
+from fairssl.execute.reporting import SilentReporter
+from fairssl.execute.signals import GracefulStop
+from fairssl.execute.worker import Worker
+from fairssl.plan.request import Request
+from fairssl.plan.resolve import Plan, Run, resolve
+from fairssl.store.record import Record
+from fairssl.store.runs import RunStore
+from fairssl.train.trainer import Trainer, build_trainer
 
 UTKFACE = ("data.n_train=10000", "data.n_val_per_cell=676", "data.n_test_per_cell=676")
 TABLE = "simclr,sogclr,byol,simclr+ccl,sofclr"
@@ -71,8 +80,8 @@ def epochs_of(trainer: Trainer, device: torch.device) -> list[float]:
 
 
 def by_itself(plan: Plan, device: torch.device, outcome: Outcome) -> tuple[SplitsCache, dict[str, float]]:
-    """Every stage of the plan's one cell, a row each; the data."""
-    spec = plan.cells[0].spec
+    """Every stage of the plan's one run, a row each; the data."""
+    spec = plan.runs[0].spec
     found: dict[str, float] = {}
 
     def row(stage: str, seconds: float, note: str = "") -> None:
@@ -87,14 +96,14 @@ def by_itself(plan: Plan, device: torch.device, outcome: Outcome) -> tuple[Split
         cache = SplitsCache(plan.roots)
         row("load, again", timed(lambda: cache.get(spec.data))[0], "from the pack")
     splits = cache.get(spec.data)
-    seconds, trainer = timed(lambda: prepare(spec, splits, device), device)
-    row("prepare", seconds, "networks, optimisers, images to the device")
+    data = run_data(splits, spec.data.attribute, spec.annotated, spec.seed)
+    seconds, trainer = timed(lambda: build_trainer(spec, data, device), device)
+    row("build", seconds, "networks, optimisers, images to the device")
     epochs = epochs_of(trainer, device)
     row("epoch, first", epochs[0], "with warm-up and capture")
     row("epoch, later", statistics.median(epochs[1:]), f"median of {len(epochs) - 1}, {trainer.steps_per_epoch} steps")
-    seconds, embedded = timed(lambda: Embedded(trainer, splits), device)
+    seconds, f = timed(lambda: embed_splits(trainer.model, splits), device)
     row("embed", seconds, f"{len(splits.train):,} + {len(splits.val):,} + {len(splits.test):,} images")
-    f = embedded.features
     seconds, score = timed(lambda: fit_probe(f["train"], torch.from_numpy(splits.train.target), spec.probe, 0), device)
     row("probe", seconds, f"{spec.probe.kind}, {f['train'].shape[1]} features")
     predicted = score(f["test"]).double().cpu().numpy()
@@ -109,27 +118,27 @@ def by_itself(plan: Plan, device: torch.device, outcome: Outcome) -> tuple[Split
     return cache, found
 
 
-def as_bench_does(cell: Cell, cache: SplitsCache, settings: Settings, folder: Path, outcome: Outcome) -> float:
+def as_bench_does(run: Run, cache: SplitsCache, settings: Settings, folder: Path, outcome: Outcome) -> float:
     """The run by a `Worker` into an empty folder; seconds outside its training loop."""
     store = RunStore(folder / "runs")
-    store.prepare()
-    worker = Worker(store, settings, Silent(), Stop())
+    store.create()
+    worker = Worker(store, settings, SilentReporter(), GracefulStop())
     worker.splits = cache
-    whole, _ = timed(lambda: worker.run([Job(cell.spec.pretrain_key, (cell,))]), worker.device)
-    record, predictions = store.read_record(cell.spec.key), store.read_predictions(cell.spec.key)
+    whole, _ = timed(lambda: worker.run([Job(run.spec.pretrain_key, (run,))]), worker.device)
+    record, predictions = store.read_record(run.spec.key), store.read_predictions(run.spec.key)
     if record is None or record.state != "ok":
         raise SystemExit(f"the run did not end well: {record.error if record else 'no record'}")
     training = record.timings["train_seconds"]
     outcome.add(stage="whole run", seconds=whole, note="by a worker, the data being there")
     outcome.add(stage="of it, training loop", seconds=training, note="with warm-up and capture")
     outcome.add(stage="of it, the rest", seconds=whole - training, note="")
-    weights = store.read_pretrain(cell.spec.pretrain_key)
+    weights = store.read_pretrain(run.spec.pretrain_key)
     assert weights is not None
     again = RunStore(folder / "again")
-    again.prepare()
-    written = timed(lambda: again.write_pretrain(cell.spec.pretrain_key, {"spec": {}}, *weights))[0]
-    written += timed(lambda: again.write_result(record, predictions))[0]
-    outcome.add(stage="of the rest, writing", seconds=written, note="encoder, history, record, predictions")
+    again.create()
+    writing = timed(lambda: again.write_pretrain(run.spec.pretrain_key, {"spec": {}}, *weights))[0]
+    writing += timed(lambda: again.write_result(record, predictions))[0]
+    outcome.add(stage="of the rest, writing", seconds=writing, note="encoder, history, record, predictions")
     return whole - training
 
 
@@ -139,20 +148,20 @@ def one_run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder, fresh_cache():
         seconds, plan = timed(lambda: resolve(request(options)))
         outcome.add(stage="plan", seconds=seconds, note="the data found, its fingerprint")
-        cell = plan.cells[0]
+        run = plan.runs[0]
         outcome.say(
             run={
-                "method": cell.label,
-                "dataset": cell.spec.data.dataset,
-                "encoder": cell.spec.encoder.name,
-                "image_size": cell.spec.data.image_size,
-                "batch_size": cell.spec.train.batch_size,
-                "precision": cell.spec.train.precision,
+                "method": run.label,
+                "dataset": run.spec.data.dataset,
+                "encoder": run.spec.encoder.name,
+                "image_size": run.spec.data.image_size,
+                "batch_size": run.spec.train.batch_size,
+                "precision": run.spec.train.precision,
             }
         )
         cache, found = by_itself(plan, device, outcome)
         settings = Settings(plan.roots, device=str(device))
-        rest = as_bench_does(cell, cache, settings, Path(folder), outcome)
+        rest = as_bench_does(run, cache, settings, Path(folder), outcome)
         outcome.say(outside=rest + found.get("load, again", 0.0))
 
 

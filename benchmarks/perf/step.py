@@ -33,10 +33,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from fairssl.data import DeviceSplit
-from fairssl.pipeline import Request, pick_device, resolve
-from fairssl.spec import RunSpec
-from fairssl.train import Trainer, build_encoder, build_parts
+from fairssl.data.device import DeviceSplit, pick_device
+from fairssl.plan.request import Request
+from fairssl.plan.resolve import resolve
+from fairssl.spec.run import RunSpec
+from fairssl.train.build import build_model
+from fairssl.train.trainer import Trainer
 from fairssl.types import Batch
 
 WARM_UP = 30  # steps before anything is timed: eager ones, the capture, the allocator
@@ -54,7 +56,7 @@ def make_spec(method: str, size: int, batch: int, encoder: str, precision: str, 
         batch_size=batch,
         assignments=(f"train.precision={precision}",),
     )
-    return resolve(request).cells[seed].spec
+    return resolve(request).runs[seed].spec
 
 
 def random_split(n: int, size: int, batch: int, device: torch.device) -> DeviceSplit:
@@ -79,12 +81,10 @@ class Model:
 
     def __init__(self, spec: RunSpec, split: DeviceSplit, memory_format: torch.memory_format) -> None:
         self.device = split.images.device
-        self.encoder: Any = build_encoder(spec)
-        self.parts: dict[str, Any] = build_parts(spec, self.encoder, split, 2, n_steps=1)
-        self.encoder.to(self.device).to(memory_format=memory_format).train()
-        for part in self.parts.values():
-            part.to(self.device).train()
-        self.objective: Any = self.parts[spec.method.objective.name]
+        model = build_model(spec, split, 2, n_steps=1)
+        self.encoder: Any = model.encoder.to(memory_format=memory_format)
+        self.parts: dict[str, Any] = dict(model.parts)
+        self.objective = model.objective
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
         self.dual = [p for part in self.parts.values() for p in part.dual_parameters()]
         dual = {id(p) for p in self.dual}
@@ -262,7 +262,7 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "size": spec.data.image_size,
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
-        "augmentation": "compiled" if trainer.augment.compiled else "eager",
+        "augmentation": "compiled" if trainer.step.augment.compiled else "eager",
         "step": "captured" if trainer.capture else "eager",
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),

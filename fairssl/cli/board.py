@@ -15,7 +15,7 @@ def build(
     out: Path | None = typer.Option(None, help="Folder for the tables; left out: RUNS_DIR."),
 ) -> None:
     """Write table.md, table.csv, table.tex and records.jsonl of all runs in a folder."""
-    from fairssl.board import build_folder
+    from fairssl.board.build import build_folder
 
     built = build_folder(runs, out or runs)
     typer.echo(f"{built.n_records} records, {len(built.tables)} tables, {sum(len(t.rows) for t in built.tables)} rows")

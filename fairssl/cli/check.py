@@ -15,9 +15,9 @@ def check(
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:
     """Check that a plugin keeps its contract, ours or yours. Exit code 1 if a check fails."""
-    from fairssl import registry
+    from fairssl import kinds
 
-    registry.by_kind(kind)  # a wrong kind is said before torch is loaded
+    kinds.by_kind(kind)  # a wrong kind is said before torch is loaded
     from fairssl import testing
 
     found = testing.check(kind, name, only)
@@ -27,6 +27,6 @@ def check(
         for one in found:
             typer.echo(f"{one.state}  {one.name}{f': {one.reason}' if one.reason else ''}")
         counts = ", ".join(f"{sum(one.state == state for one in found)} {state}" for state in ("pass", "fail", "skip"))
-        typer.echo(f"{registry.by_kind(kind).one} {name}: {counts}")
+        typer.echo(f"{kinds.by_kind(kind).one} {name}: {counts}")
     if any(one.state == "fail" for one in found):
         raise typer.Exit(1)

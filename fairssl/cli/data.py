@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.registry import did_you_mean
 from fairssl.types import Progress, UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairssl.plugin import Dataset
+    from fairssl.interfaces import Dataset
     from fairssl.types import Split, Splits
 
 app = typer.Typer(help="Datasets: list them, prepare one, verify one.", no_args_is_help=True)
@@ -35,11 +36,11 @@ PARTS = ("train", "val", "test")
 @app.command("list")
 def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
     """Every dataset with its licence, and whether it was found."""
-    from fairssl import registry
+    from fairssl import kinds
 
     rows = []
-    for name in registry.datasets.where():
-        dataset = registry.datasets.build(name, {})
+    for name in kinds.datasets.where():
+        dataset = kinds.datasets.build(name, {})
         card = dataset.card
         row: dict[str, Any] = {
             "name": name,
@@ -82,9 +83,9 @@ def prepare(
     as_json: bool = JSON,
 ) -> None:
     """Decode a dataset's images once, and print its splits and how its labels go together."""
-    from fairssl import registry
+    from fairssl import kinds
 
-    dataset = registry.datasets.build(name, {})
+    dataset = kinds.datasets.build(name, {})
     target, attr = _choose(name, dataset, target, attr)
     root = _root(dataset, data_dir)
     size = _size(name, dataset, root, image_size)
@@ -128,10 +129,10 @@ def verify(
 
     Exit code 1 if any of these is found. Malformed names are listed; that they are skipped is not a fault.
     """
-    from fairssl import registry
-    from fairssl.packs import fresh_cache
+    from fairssl import kinds
+    from fairssl.data.files import fresh_cache
 
-    dataset = registry.datasets.build(name, {})
+    dataset = kinds.datasets.build(name, {})
     target, attr = _choose(name, dataset, target, attr)
     root = _root(dataset, data_dir)
     size = _size(name, dataset, root, image_size)
@@ -180,20 +181,19 @@ def verify(
 
 
 def _root(dataset: Dataset, data_dir: Path | None) -> Path | None:
-    from fairssl.packs import data_root
+    from fairssl.data.files import data_root
 
     return None if dataset.card.embedded else data_root(data_dir, dataset.name)
 
 
 def _choose(name: str, dataset: Dataset, target: str | None, attribute: str | None) -> tuple[str, str]:
     """Target and attribute, from the card where not given; a name that the card lacks is a `UserError`."""
-    from fairssl.registry import near
 
     card = dataset.card
     target, attribute = target or card.defaults.target, attribute or card.defaults.attribute
     for flag, value, known in (("--target", target, card.targets), ("--attr", attribute, card.attributes)):
         if value not in known:
-            raise UserError(f"{flag} {value!r}: {name} does not have it{near(value, known)}")
+            raise UserError(f"{flag} {value!r}: {name} does not have it{did_you_mean(value, known)}")
     return target, attribute
 
 

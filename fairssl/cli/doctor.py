@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+from fairssl.machine import n_cores
+
 DISTRIBUTION = "fairssl"
 
 
@@ -66,7 +68,7 @@ def _installed(name: str) -> str | None:
 
 def _devices() -> dict[str, Any]:
     """Devices that torch can use, and threads; the reason where torch does not import."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = n_cores()
     try:
         import torch
     except Exception as error:  # a broken installation fails in many ways
@@ -82,15 +84,15 @@ def _devices() -> dict[str, Any]:
 
 def _datasets() -> list[dict[str, Any]]:
     """Where each dataset was found, or what to do about it."""
-    from fairssl import registry
-    from fairssl.packs import data_root
+    from fairssl import kinds
+    from fairssl.data.files import data_root
     from fairssl.types import UserError
 
     rows = []
-    for name in registry.datasets.where():
+    for name in kinds.datasets.where():
         row: dict[str, Any] = {"name": name, "found": False, "images": None, "root": None, "missing": None}
         try:
-            dataset = registry.datasets.build(name, {})
+            dataset = kinds.datasets.build(name, {})
             root = None if dataset.card.embedded else data_root(None, name)
             facts = dataset.inspect(root)
             row |= {"found": True, "images": facts.n_images, "root": "embedded" if root is None else str(root)}
@@ -102,13 +104,13 @@ def _datasets() -> list[dict[str, Any]]:
 
 def _plugins() -> dict[str, Any]:
     """Every package that offers plugins with how many of each kind, and every plugin that does not import."""
-    from fairssl import registry
+    from fairssl import kinds, registry
 
     packages: dict[str, dict[str, Any]] = {
         p.name: {"name": p.name, "module": p.module, "fault": p.fault, "plugins": 0} for p in registry.packages()
     }
     broken, twice = [], []
-    for kind in registry.registries.values():
+    for kind in kinds.registries.values():
         for name in kind.where():
             place = kind.locate(name)
             packages[place.package]["plugins"] += 1
@@ -125,7 +127,7 @@ def _plugins() -> dict[str, Any]:
 
 def _folder() -> dict[str, Any]:
     """The cache folder, whether it can be written, and what is free where it lies."""
-    from fairssl.packs import cache_folder
+    from fairssl.data.files import cache_folder
 
     folder = cache_folder()
     there = folder

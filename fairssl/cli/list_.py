@@ -28,27 +28,27 @@ def list_(
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:
     """What there is: methods with the columns of the paper's first table, and every other kind of plugin."""
-    from fairssl import registry
+    from fairssl import kinds, registry
 
-    kinds = [registry.by_kind(kind).kind] if kind else list(registry.registries)
-    rows = {name: list(_rows(name)) for name in kinds}
+    wanted = [kinds.by_kind(kind).kind] if kind else list(kinds.registries)
+    rows = {name: list(_rows(name)) for name in wanted}
     for package in registry.packages():
         if package.fault:
             print(f"fairssl: warning: plugin package {package.name} is broken: {package.fault}", file=sys.stderr)
     if as_json:
-        typer.echo(json.dumps([row for name in kinds for row in rows[name]], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([row for name in wanted for row in rows[name]], indent=2, ensure_ascii=False))
         return
-    for place, name in enumerate(kinds):
-        if len(kinds) > 1:
+    for place, name in enumerate(wanted):
+        if len(wanted) > 1:
             typer.echo(f"{chr(10) if place else ''}{name}")
         typer.echo(_methods(rows[name]) if name == "methods" else _others(rows[name]))
 
 
 def _rows(kind: str) -> Iterator[dict[str, Any]]:
     """One object per plugin; a broken one has its cause under "broken", the others null there."""
-    from fairssl import registry
+    from fairssl import kinds, registry
 
-    one = registry.by_kind(kind)
+    one = kinds.by_kind(kind)
     for short, places in sorted(one.offers().items()):
         for place in places:
             name = short if len(places) == 1 else f"{place.package}:{short}"
@@ -66,10 +66,10 @@ def _rows(kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _method_facts(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    from fairssl import registry
+    from fairssl import kinds, registry
 
     try:
-        method = registry.methods.get(name)
+        method = kinds.methods.get(name)
     except registry.BrokenPlugin as error:
         return {"broken": row["broken"] or str(error)}
     return {
@@ -84,9 +84,9 @@ def _method_facts(name: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def _bare_objectives() -> Iterator[dict[str, Any]]:
     """Every objective is a method of its own name; where no file says more, its facts are not stated."""
-    from fairssl import registry
+    from fairssl import kinds
 
-    named = registry.methods.offers()
+    named = kinds.methods.offers()
     for row in _rows("objectives"):
         if row["name"] not in named:
             rest = {"objective": row["name"], "heads": {}, "aliases": [], "paper": None}

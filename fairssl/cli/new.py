@@ -27,9 +27,9 @@ def new(
     In a fairssl checkout: plugins/KIND/NAME.py and tests/test_NAME.py. In a plugin package: the same inside it. Anywhere
     else: a new plugin package in a folder fairssl-NAME, to be installed with pip install -e.
     """
-    from fairssl import registry
+    from fairssl import kinds
 
-    one = registry.by_kind(kind).one
+    one = kinds.by_kind(kind).one
     if one not in TEMPLATED:
         raise UserError(f"there is no template for an {one}; there are {', '.join(TEMPLATED)}")
     _check_name(one, name)
@@ -47,8 +47,8 @@ def new(
 
 def _check_name(one: str, name: str) -> None:
     """A Python module's name that nothing else in the same grammar has."""
-    from fairssl import registry
-    from fairssl.spec import CORE_PARTS
+    from fairssl import kinds, registry
+    from fairssl.spec.method import CORE_PARTS
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"{name!r} cannot name a plugin: lower case letters, digits and _, as in my_{one}")
@@ -56,22 +56,22 @@ def _check_name(one: str, name: str) -> None:
         raise UserError(f"{name!r} cannot name a plugin: --set calls a part of the core so; take another name")
     rivals = ("methods", "objectives", "heads") if one in ("method", "objective", "head") else (f"{one}s",)
     for kind in rivals:
-        rival = registry.by_kind(kind)
+        rival = kinds.by_kind(kind)
         if name in rival.offers():
             path = rival.offers()[name][0].path
             raise UserError(f"there is a {rival.one} {name!r} already ({path}); take another name")
     if one in ("method", "objective"):
-        for other in registry.methods.where():
+        for other in kinds.methods.where():
             try:
-                aliases = registry.methods.get(other).aliases
+                aliases = kinds.methods.get(other).aliases
             except registry.BrokenPlugin:
                 continue
             if name in aliases:
                 raise UserError(f"{name!r} is an alias of method {other!r} already; take another name")
     if one == "metric":
         symbol = _camel(name)
-        for other in registry.metrics.where():
-            if registry.metrics.get(other).symbol == symbol:
+        for other in kinds.metrics.where():
+            if kinds.metrics.get(other).symbol == symbol:
                 raise UserError(f"metric {other!r} has the symbol {symbol!r} already; take another name")
 
 
@@ -120,15 +120,15 @@ def _write_all(files: Mapping[Path, str]) -> None:
     for path in files:
         if path.exists():
             raise UserError(f"{path} exists already; nothing is overwritten: take another name or move it")
-    written: list[Path] = []
+    canonical_json: list[Path] = []
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
-                written.append(path)
+                canonical_json.append(path)
                 file.write(text)
     except OSError as error:
-        for path in written:
+        for path in canonical_json:
             path.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror or error}; nothing was left behind") from error
 
@@ -385,7 +385,7 @@ TESTS = {
 """What $name is made of."""
 
 from fairssl import testing
-from fairssl.spec import method_spec
+from fairssl.spec.method import method_spec
 
 
 def test_contract():
@@ -405,7 +405,7 @@ import math
 import pytest
 import torch
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 from fairssl.types import Batch, Context
 
 
@@ -415,7 +415,7 @@ def test_contract():
 
 def test_two_opposite_images_whose_views_agree():
     ctx = Context(torch.nn.Identity(), 8, (3, 32, 32), n_train=2, n_annotated=2, n_targets=2, n_groups=2, n_steps=1)
-    objective = registry.objectives.build("$name", {}, ctx=ctx)
+    objective = kinds.objectives.build("$name", {}, ctx=ctx)
     z = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     batch = Batch(views=[], index=torch.arange(2), f=[z, z], project=lambda f: f)
     terms = objective({"all": batch}).primal
@@ -428,13 +428,13 @@ def test_two_opposite_images_whose_views_agree():
 import pytest
 import torch
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 from fairssl.types import Batch, Context
 
 
 def penalty(f, group):
     ctx = Context(torch.nn.Identity(), 2, (3, 32, 32), n_train=4, n_annotated=4, n_targets=2, n_groups=2, n_steps=1)
-    head = registry.heads.build("$name", {}, ctx=ctx)
+    head = kinds.heads.build("$name", {}, ctx=ctx)
     batch = Batch(views=[], index=torch.arange(len(f)), group=torch.tensor(group), f=[torch.tensor(f)])
     return head({"annotated": batch}).primal["mean_gap"].item()
 
@@ -460,7 +460,7 @@ def test_a_missing_group_adds_nothing():
 
 import pytest
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 from fairssl.scoring import check_outcome
 from fairssl.types import Undefined
 
@@ -472,19 +472,19 @@ def test_contract():
 def test_three_of_four_right_against_one_of_four():
     score, target = [0.9, 0.9, 0.1, 0.9, 0.9, 0.9, 0.1, 0.1], [1, 1, 0, 0, 1, 0, 1, 1]
     outcome = check_outcome(score, target, [0] * 4 + [1] * 4, ["0", "1"])
-    assert registry.metrics.get("$name")(outcome) == pytest.approx(3 / 4 - 1 / 4)
+    assert kinds.metrics.get("$name")(outcome) == pytest.approx(3 / 4 - 1 / 4)
 
 
 def test_a_group_without_examples():
     outcome = check_outcome([0.9], [1], [0], ["0", "1"])
-    assert isinstance(registry.metrics.get("$name")(outcome), Undefined)
+    assert isinstance(kinds.metrics.get("$name")(outcome), Undefined)
 ''',
     "dataset": '''\
 """$name: its splits, and how its labels go together."""
 
 import numpy as np
 
-from fairssl import registry, testing
+from fairssl import kinds, testing
 
 
 def test_contract():
@@ -492,7 +492,7 @@ def test_contract():
 
 
 def test_the_tint_goes_with_the_corner_in_training_alone():
-    splits = registry.datasets.build("$name", {}).load(None, "corner", "tint", 16)
+    splits = kinds.datasets.build("$name", {}).load(None, "corner", "tint", 16)
     assert np.mean(splits.train.target == splits.train.group) == np.ceil(0.8 * 512) / 512
     assert np.mean(splits.test.target == splits.test.group) == 0.5
 ''',

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.registry import did_you_mean
 from fairssl.types import Undefined, UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairssl.plugin import Metric
-    from fairssl.scoring import Interval
+    from fairssl.interfaces import Metric
+    from fairssl.scoring.resampling import Interval
     from fairssl.types import Outcome, Progress, Value
 
 
@@ -89,8 +90,6 @@ def _read(path: str, wanted: Sequence[str]) -> dict[str, list[str]]:
     import csv
     import io
 
-    from fairssl.registry import near
-
     name = "standard input" if path == "-" else path
     reader = csv.reader(io.StringIO(_content(path), newline=""))
     try:
@@ -104,7 +103,7 @@ def _read(path: str, wanted: Sequence[str]) -> dict[str, list[str]]:
         if header.count(column) != 1:
             if column in header:
                 raise UserError(f"{name} has more than one column {column!r}; rename or remove all but one")
-            raise UserError(f"{name} has no column {column!r}{near(column, set(header))}")
+            raise UserError(f"{name} has no column {column!r}{did_you_mean(column, set(header))}")
     if len(rows) == 1:
         raise UserError(f"{name} has a header but no rows; give one row per prediction")
     for i, row in enumerate(rows[1:], start=1):
@@ -153,10 +152,9 @@ def _numbers(cells: Sequence[str], name: str, words: Mapping[str, float]) -> np.
 
 
 def _one_of(flag: str, value: str, known: Sequence[str]) -> None:
-    from fairssl.registry import near
 
     if value not in known:
-        raise UserError(f"{flag} {value!r} is unknown{near(value, known)}")
+        raise UserError(f"{flag} {value!r} is unknown{did_you_mean(value, known)}")
 
 
 def _bootstrap(outcome: Outcome, n: int, how: Mapping[str, Any]) -> dict[str, Interval]:
@@ -214,7 +212,7 @@ def _text(
     other: Mapping[str, Mapping[str, Value]] | None,
     heading: str,
 ) -> str:
-    from fairssl import registry, scoring
+    from fairssl import kinds, scoring
 
     metrics = {m.symbol: m for m in scoring.columns()}
     times = ", ".join(symbol for symbol, m in metrics.items() if m.percent)
@@ -227,7 +225,7 @@ def _text(
             one = intervals[symbol]
             low, high = (_number(end, metrics[symbol]) for end in (one.low, one.high))
             row.append("-" if low == "-" else f"{low} to {high}")
-        table.append([*row, registry.metrics.summary(metrics[symbol].name)])
+        table.append([*row, kinds.metrics.summary(metrics[symbol].name)])
     lines += _grid(table, left=(0, len(table[0]) - 1))
 
     notes = [f"{symbol}: undefined, {value.reason}" for symbol, value in values.items() if isinstance(value, Undefined)]
@@ -287,7 +285,7 @@ def _sizes(outcome: Outcome) -> dict[str, int]:
 
 
 def _partial(values: Mapping[str, Value]) -> dict[str, str]:
-    from fairssl.scoring import PartialMean
+    from fairssl.scoring.groups import PartialMean
 
     return {
         symbol: f"mean of {value.n_defined} of {value.n_parts} parts, the others undefined"

@@ -21,9 +21,9 @@ def show(
     as_json: bool = typer.Option(False, "--json", help="Print one object."),
 ) -> None:
     """What a plugin is: its paper, parameters with defaults, what it sees, and how --set spells it."""
-    from fairssl import registry
+    from fairssl import kinds
 
-    one = registry.by_kind(kind).one
+    one = kinds.by_kind(kind).one
     content = _method(name) if one == "method" else _PLUGINS[one](name)
     typer.echo(json.dumps(content, indent=2, ensure_ascii=False) if as_json else _text(content))
 
@@ -33,15 +33,15 @@ def show(
 
 def _about(kind: str, name: str) -> dict[str, Any]:
     """What every plugin has: where it comes from, its version, and its docstrings."""
-    from fairssl import registry
+    from fairssl import kinds
 
-    kinds = registry.by_kind(kind)
-    plugin, place = kinds.get(name), kinds.locate(name)
+    registry = kinds.by_kind(kind)
+    plugin, place = registry.get(name), registry.locate(name)
     module = inspect.getdoc(inspect.getmodule(plugin)) or ""
     own = inspect.getdoc(plugin) or ""
     return {
         "kind": kind,
-        "name": kinds.canonical(name),
+        "name": registry.canonical(name),
         "summary": module.partition("\n")[0],
         "package": place.package,
         "file": str(place.path),
@@ -52,9 +52,9 @@ def _about(kind: str, name: str) -> dict[str, Any]:
 
 
 def _objective(name: str) -> dict[str, Any]:
-    from fairssl import registry
+    from fairssl import kinds
 
-    part = registry.objectives.get(name)
+    part = kinds.objectives.get(name)
     return {
         **_about("objective", name),
         **_seen(part),
@@ -65,27 +65,27 @@ def _objective(name: str) -> dict[str, Any]:
 
 
 def _head(name: str) -> dict[str, Any]:
-    from fairssl import registry
+    from fairssl import kinds
 
-    part = registry.heads.get(name)
+    part = kinds.heads.get(name)
     return {**_about("head", name), **_seen(part), "needs": part.needs, "parameters": parameters(part, name)}
 
 
 def _encoder(name: str) -> dict[str, Any]:
     """An encoder plugin, or any name that one accepts: with the parameters that make it that one."""
-    from fairssl import registry
-    from fairssl.spec import encoder_spec
+    from fairssl import kinds
+    from fairssl.spec.method import encoder_spec
 
     spec = encoder_spec(name, {})
     about = _about("encoder", spec.name)
-    found = parameters(registry.encoders.get(spec.name), "encoder")
+    found = parameters(kinds.encoders.get(spec.name), "encoder")
     return {**about, "name": name, "parameters": [{**row, "default": spec.params[row["name"]]} for row in found]}
 
 
 def _dataset(name: str) -> dict[str, Any]:
-    from fairssl import registry
+    from fairssl import kinds
 
-    dataset = registry.datasets.get(name)
+    dataset = kinds.datasets.get(name)
     card = asdict(dataset.card)
     card["train_depends_on"] = sorted(card["train_depends_on"])
     return {**_about("dataset", name), "card": card, "parameters": parameters(dataset, "data")}
@@ -93,17 +93,17 @@ def _dataset(name: str) -> dict[str, Any]:
 
 def _metric(name: str) -> dict[str, Any]:
     """A metric by its file's name, or by its symbol."""
-    from fairssl import registry
+    from fairssl import kinds
     from fairssl.registry import UnknownName
 
     try:
-        metric = registry.metrics.get(name)
+        metric = kinds.metrics.get(name)
     except UnknownName:
-        by_symbol = {registry.metrics.get(one).symbol: one for one in registry.metrics.where()}
+        by_symbol = {kinds.metrics.get(one).symbol: one for one in kinds.metrics.where()}
         if name not in by_symbol:
             raise
         name = by_symbol[name]
-        metric = registry.metrics.get(name)
+        metric = kinds.metrics.get(name)
     return {
         **_about("metric", name),
         "symbol": metric.symbol,
@@ -121,19 +121,19 @@ _PLUGINS = {"objective": _objective, "head": _head, "encoder": _encoder, "datase
 
 def _method(name: str) -> dict[str, Any]:
     """A method file, an objective, or a composition: its parts with their settings, and what it sees."""
-    from fairssl import registry
+    from fairssl import kinds
     from fairssl.cli.list_ import FACTS
-    from fairssl.spec import compose, parse_method
+    from fairssl.spec.method import compose, parse_method
 
     method = parse_method(name)
     spec = compose(name, method, {})
     # A composition's facts are nobody's statement; what it sees is read off its parts.
-    named = name.rpartition(":")[2] in registry.methods.offers() or name in method.aliases
+    named = name.rpartition(":")[2] in kinds.methods.offers() or name in method.aliases
     used = {part.name: part.params for part in (spec.objective, *spec.heads)}
-    kinds = {spec.objective.name: registry.objectives, **{head.name: registry.heads for head in spec.heads}}
+    owners = {spec.objective.name: kinds.objectives, **{head.name: kinds.heads for head in spec.heads}}
     rows = [
         {**row, "default": used[part][row["name"]]}
-        for part, kind in kinds.items()
+        for part, kind in owners.items()
         for row in parameters(kind.get(part), part)
     ]
     return {

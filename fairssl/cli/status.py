@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from fairssl.plan.estimate import format_duration
+
 
 def status(
     runs: Path = typer.Argument(Path("runs"), help="The folder that `fairssl bench --out` writes to."),
@@ -16,13 +18,12 @@ def status(
 
     It reads and touches nothing; nothing slows down for it.
     """
-    from fairssl.watch import spell
-    from fairssl.watch import status as look
+    from fairssl.plan.status import status as look
 
     found = look(runs)
     if as_json:
         content = {
-            **found.cells,
+            **found.runs,
             "views_per_second": found.views_per_second,
             "seconds_left": found.seconds_left,
             "unknown": found.unknown,
@@ -31,18 +32,18 @@ def status(
         }
         typer.echo(json.dumps(content, indent=2))
         return
-    typer.echo(", ".join(f"{n} {state}" for state, n in found.cells.items()))
+    typer.echo(", ".join(f"{n} {state}" for state, n in found.runs.items()))
     for live in found.running:
-        more = f" and {live['cells'] - 1} more" if live["cells"] > 1 else ""
+        more = f" and {live['runs'] - 1} more" if live["runs"] > 1 else ""
         speed = f", {live['views_per_second']:,.0f} views/s" if live["views_per_second"] else ""
         where = f"{live['host']}, process {live['pid']}"
         typer.echo(f"  {live['name']}{more}: {live['what']} {live['done']} of {live['total']}{speed} ({where})")
     if found.views_per_second and len(found.running) > 1:
         typer.echo(f"{found.views_per_second:,.0f} views/s in all")
-    if found.cells["planned"] or found.cells["running"]:
+    if found.runs["planned"] or found.runs["running"]:
         without = f", without {found.unknown} pretrainings of unknown time" if found.unknown else ""
-        typer.echo(f"Time left: {spell(found.seconds_left)}{without}")
-    if found.cells["planned"] and not found.running:
+        typer.echo(f"Time left: {format_duration(found.seconds_left)}{without}")
+    if found.runs["planned"] and not found.running:
         typer.echo("Nothing is at work; the bench command of this folder goes on with it")
     if found.last_error:
         lines = found.last_error["error"].strip().splitlines() or [""]

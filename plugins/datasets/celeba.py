@@ -25,9 +25,9 @@ from fairssl.api import (
     Split,
     Splits,
     UserError,
+    decoded_images,
     download_fault,
     hashed_order,
-    pack,
     short_id,
     silent,
 )
@@ -116,7 +116,7 @@ class CelebA(Dataset):
         order = np.argsort(part, kind="stable")  # a split is then a slice of the pack: no copy of the images
         order = order[part[order] < len(PARTS)]
         with found.images as files:
-            packed = pack(files, found.names[order], image_size, files.fingerprint(progress), progress)
+            packed = decoded_images(files, found.names[order], image_size, files.fingerprint(progress), progress)
         rows = order[packed.kept]
         ends = np.searchsorted(part[rows], np.arange(len(PARTS) + 1))
         values = found.values[:, [NAMES.index(target), NAMES.index(attribute)]].astype(np.int64)

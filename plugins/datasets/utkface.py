@@ -28,8 +28,8 @@ from fairssl.api import (
     Split,
     Splits,
     UserError,
+    decoded_images,
     hashed_order,
-    pack,
     short_id,
     silent,
 )
@@ -116,7 +116,7 @@ class UTKFace(Dataset):
             raise UserError(f"utkface has no attribute {attribute!r}; it has {', '.join(ATTRIBUTES)}")
         with _find(root) as files:
             people = _people(files)
-            packed = pack(files, people.names, image_size, files.fingerprint(progress), progress)
+            packed = decoded_images(files, people.names, image_size, files.fingerprint(progress), progress)
         distinct, notes = _distinct(people.take(packed.kept), packed.sha256)
         people = people.take(packed.kept[distinct])
         ids = [short_id(name) for name in people.names]

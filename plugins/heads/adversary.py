@@ -50,9 +50,8 @@ class Adversary(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
         log_d = log_probabilities(self.discriminator, self.guard(self._input(batch)))
-        likelihood, accuracy = log_likelihood(log_d, batch.group.repeat(len(batch.f)))
+        likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
         return Terms(
             primal={"log_likelihood": likelihood},
             dual={"cross_entropy": -likelihood},

@@ -34,4 +34,4 @@ class CCL(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        return Terms(primal={"ccl": nt_xent(batch.z, self.config.temperature, batch.group)})
+        return Terms(primal={"ccl": nt_xent(batch.z, self.config.temperature, batch.group_of_images())})

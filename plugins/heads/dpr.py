@@ -33,7 +33,6 @@ class DemographicParity(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
-        p = torch.sigmoid(at_least_float32(torch.cat(batch.z)))
-        gap, empty = group_gap(p, batch.group.repeat(len(batch.z)), self.n_groups)
+        p = torch.sigmoid(at_least_float32(batch.flat_z()))
+        gap, empty = group_gap(p, batch.group_of_views(), self.n_groups)
         return Terms(primal={"dpr": gap}, log={"empty_cells": empty})

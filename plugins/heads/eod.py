@@ -33,9 +33,8 @@ class EqualizedOdds(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.target is not None and batch.group is not None  # declared in `sees`
-        p = torch.sigmoid(at_least_float32(torch.cat(batch.z)))
-        target, group = (label.repeat(len(batch.z)) for label in (batch.target, batch.group))
+        p = torch.sigmoid(at_least_float32(batch.flat_z()))
+        target, group = batch.target_of_views(), batch.group_of_views()
         false_positive, empty0 = group_gap(p, group, self.n_groups, target == 0)
         true_positive, empty1 = group_gap(p, group, self.n_groups, target == 1)
         return Terms(primal={"eod": false_positive + true_positive}, log={"empty_cells": empty0 + empty1})

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
@@ -39,9 +38,8 @@ class EqualizedLoss(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.target is not None and batch.group is not None  # declared in `sees`
-        logit = at_least_float32(torch.cat(batch.z))
-        target, group = (label.repeat(len(batch.z)) for label in (batch.target, batch.group))
+        logit = at_least_float32(batch.flat_z())
+        target, group = batch.target_of_views(), batch.group_of_views()
         loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype), reduction="none")
         among = target == 1 if self.config.eql_on == "positive" else None
         gap, empty = group_gap(loss, group, self.n_groups, among)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
@@ -42,12 +41,9 @@ class GradientReversal(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
-        f = torch.cat(batch.f)
+        f = batch.flat_f()
         x = self.guard(at_least_float32(f) if self.config.input == "raw" else normalize(f), factor=-1.0)
-        likelihood, accuracy = log_likelihood(
-            log_probabilities(self._discriminator(), x), batch.group.repeat(len(batch.f))
-        )
+        likelihood, accuracy = log_likelihood(log_probabilities(self._discriminator(), x), batch.group_of_views())
         return Terms(primal={"cross_entropy": -likelihood}, log={"accuracy": accuracy, "skipped": self.guard.count()})
 
     def _discriminator(self) -> Callable[[Tensor], Tensor]:

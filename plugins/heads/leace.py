@@ -48,7 +48,7 @@ class LEACE(Head):
 
     def fit(self, embeddings: Embeddings) -> Callable[[Tensor], Tensor]:
         """(N, F) -> (N, F) float32. Fewer than two groups annotated: `UserError`."""
-        group = embeddings.group.to(embeddings.f.device)
+        group = embeddings.group_of_images().to(embeddings.f.device)
         known = group >= 0
         x, codes = embeddings.f[known].double(), group[known]
         groups = torch.unique(codes)

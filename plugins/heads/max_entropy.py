@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import nn
 
@@ -44,11 +43,10 @@ class MaxEntropy(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
-        f = torch.cat(batch.f)
+        f = batch.flat_f()
         x = self.guard(at_least_float32(f) if self.config.input == "raw" else normalize(f))
         log_d = log_probabilities(self.discriminator, x)
-        likelihood, accuracy = log_likelihood(log_d, batch.group.repeat(len(batch.f)))
+        likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
         bounded = log_d.clamp(min=-100)  # exp(-100) is 0 in float32, and 0 times infinity would be NaN
         negative_entropy = (bounded.exp() * bounded).sum(1).mean()
         return Terms(

@@ -42,11 +42,10 @@ class MMD(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
-        x = at_least_float32(torch.cat(batch.f))
+        x = at_least_float32(batch.flat_f())
         kernel = _kernel(x, self.config.gammas, self.config.bandwidth == "median")
         codes = torch.arange(self.n_groups, device=x.device)
-        member = (batch.group.repeat(len(batch.f))[None, :] == codes[:, None]).to(x.dtype)  # (G, n)
+        member = (batch.group_of_views()[None, :] == codes[:, None]).to(x.dtype)  # (G, n)
         size = member.sum(1, keepdim=True)
         share = member / size.clamp_min(1)
         present = size[:, 0] > 0

@@ -47,9 +47,9 @@ class BYOL(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["all"]
-        p, p_ = self.predictor(torch.cat(batch.z)).chunk(2)
+        p, p_ = self.predictor(batch.flat_z()).chunk(2)
         with torch.no_grad():
-            pixels = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
+            pixels = batch.flat_views().contiguous(memory_format=torch.channels_last)
             t, t_ = self.target_projector(sharded(self.target_encoder, pixels)).chunk(2)
         return Terms(primal={"regression": _regression(p, t_) + _regression(p_, t)})
 

@@ -41,5 +41,4 @@ class ConditionalContrast(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.group is not None  # declared in `sees`
-        return Terms(primal={"ccl": nt_xent(batch.z, self.config.temperature, batch.group)})
+        return Terms(primal={"ccl": nt_xent(batch.z, self.config.temperature, batch.group_of_images())})

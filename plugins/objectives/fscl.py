@@ -51,9 +51,8 @@ class FSCL(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        assert batch.target is not None and batch.group is not None  # declared in `sees`
-        target, group = (label.repeat(len(batch.f)) for label in (batch.target, batch.group))
-        z = normalize(torch.cat(batch.z))
+        target, group = batch.target_of_views(), batch.group_of_views()
+        z = normalize(batch.flat_z())
         n = len(z)
         same_class = target[:, None] == target[None, :]
         same_group = group[:, None] == group[None, :]

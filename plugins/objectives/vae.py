@@ -60,8 +60,8 @@ class VAE(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["all"]
-        x, mu = torch.cat(batch.views), at_least_float32(torch.cat(batch.f))
-        raw = at_least_float32(self.log_variance(torch.cat(batch.h)))
+        x, mu = batch.flat_views(), at_least_float32(batch.flat_f())
+        raw = at_least_float32(self.log_variance(batch.flat_h()))
         s = self.config.bound * torch.tanh(raw / self.config.bound)
         decoded = at_least_float32(sharded(self.decoder, mu + torch.exp(s / 2) * torch.randn_like(mu)))
         n_pixels = math.prod(x.shape[1:])

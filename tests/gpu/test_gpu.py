@@ -17,9 +17,13 @@ from reference import ranks, small
 from safetensors.torch import load_file
 
 from fairssl.cli import run
-from fairssl.data import annotated_subset, augment, augmentation, place, random_numbers, to_device
-from fairssl.spec import RunSpec, TrainConfig
-from fairssl.train import Stopped, Trainer, together
+from fairssl.data.augment import augment, augmentation, random_numbers
+from fairssl.data.device import place, to_device
+from fairssl.data.sampling import annotated_subset
+from fairssl.spec.config import TrainConfig
+from fairssl.spec.run import RunSpec
+from fairssl.train.interleave import interleave
+from fairssl.train.trainer import Stopped, Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
@@ -42,7 +46,7 @@ def gpu() -> torch.device:
 
 def spec_of(name: str, *sets: str, seed: int = 0) -> RunSpec:
     method, own = ranks.methods()[name]
-    spec = small.cell(method, sets=(*own, "train.min_steps=21", *sets)).spec
+    spec = small.run_of(method, sets=(*own, "train.min_steps=21", *sets)).spec
     return RunSpec.model_validate({**spec.model_dump(), "seed": seed})
 
 
@@ -88,7 +92,7 @@ def test_packed_and_single_losses_agree_over_20_steps(name: str) -> None:
     alone, packed = [trainer(spec) for spec in specs], [trainer(spec) for spec in specs]
     for one in alone:
         one.run()
-    assert together(packed, [one.advance() for one in packed]) == [None] * 4
+    assert interleave(packed, [one.advance() for one in packed]) == [None] * 4
     for one, other in zip(alone, packed, strict=True):
         for row, same in zip(one.history, other.history, strict=True):
             assert row == pytest.approx(same, rel=1e-3, abs=1e-3)

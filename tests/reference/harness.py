@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairssl import registry
+from fairssl import kinds
 from fairssl.nn import at_least_float32
 from fairssl.types import Batch, Context, Terms
 
@@ -44,7 +44,7 @@ def build(kind: str, name: str, ctx: Context | None = None, **params: Any) -> An
     """A part with fixed random weights."""
     ctx = ctx or context()
     torch.manual_seed(1)
-    return registry.by_kind(kind).build(name, params, ctx=ctx)
+    return kinds.by_kind(kind).build(name, params, ctx=ctx)
 
 
 def given(z: list[Tensor], index: Any = None, group: Any = None, target: Any = None) -> Batch:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairssl import registry
+from fairssl import kinds, registry
 
 
 def write_package(root: Path, name: str, files: Mapping[str, str], module: str | None = None) -> None:
@@ -43,7 +43,7 @@ def known(*roots: Path) -> Iterator[None]:
         for module in {*sys.modules} - before:
             if any(module == place or module.startswith(f"{place}.") for place in places):
                 del sys.modules[module]
-        for kind in registry.registries.values():
+        for kind in kinds.registries.values():
             for module in [m for m in kind._loaded if any(m.startswith(f"{place}.") for place in places)]:
                 del kind._loaded[module]
 

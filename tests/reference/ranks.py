@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from reference import small
 
-from fairssl import registry, world
-from fairssl.probe import embed
-from fairssl.testing import outcome
-from fairssl.train import Trainer
+from fairssl import distributed, kinds
+from fairssl.evaluate.embed import embed
+from fairssl.testing.toy import outcome
+from fairssl.train.trainer import Trainer
 
 COMPOSED = ("sofclr", "byol+adversary", "vae+mmd", "simclr+grl", "vicreg+max_entropy", "sogclr+ccl", "ce+eod", "ce+dpr")
 SPECIAL = {  # name -> (method, what is set)
@@ -32,10 +32,10 @@ BATCHES = ("drawn", "sorted", "alone")
 
 def methods() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Every objective that trains, every head that takes part in training, and some special settings."""
-    objectives = [name for name in registry.objectives.where() if registry.objectives.get(name).trains]
+    objectives = [name for name in kinds.objectives.where() if kinds.objectives.get(name).trains]
     heads = []
-    for name in registry.heads.where():
-        head = registry.heads.get(name)
+    for name in kinds.heads.where():
+        head = kinds.heads.get(name)
         if head.streams:
             heads.append(f"ce+{name}" if head.needs == "logits" else f"simclr+{name}")
     return {**{name: (name, ()) for name in dict.fromkeys([*objectives, *heads, *COMPOSED])}, **SPECIAL}
@@ -58,11 +58,11 @@ def one_step(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
 
 
 def all_outcomes() -> dict[str, torch.Tensor]:
-    spec = small.cell("simclr").spec
+    spec = small.run_of("simclr").spec
     one = small.trainer(spec)
     found = {"embedded": embed(one.encoder, one.objective.represent, small.splits(spec).test, one.device, 7)}
     for name, (method, sets) in methods().items():
-        spec = small.cell(method, sets=sets, batch_size=11).spec
+        spec = small.run_of(method, sets=sets, batch_size=11).spec
         for batch in BATCHES:
             for key, value in one_step(small.trainer(spec), batch).items():
                 found[f"{name}|{batch}|{key}"] = value
@@ -72,5 +72,5 @@ def all_outcomes() -> dict[str, torch.Tensor]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     meeting, n, number, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    with world.joined("cpu", n, number, f"file://{meeting}"):
+    with distributed.process_group("cpu", n, number, f"file://{meeting}"):
         save_file(all_outcomes(), out)

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
-from fairssl.data import annotated_subset, to_device
-from fairssl.pipeline import Cell, Plan, Request, SplitsCache, resolve
-from fairssl.spec import RunSpec
-from fairssl.train import Trainer
+from fairssl.data.splits import RunData, SplitsCache, run_data
+from fairssl.evaluate.embed import embed_splits
+from fairssl.evaluate.judge import Evaluation, evaluate
+from fairssl.plan.request import Request
+from fairssl.plan.resolve import Plan, Run, resolve
+from fairssl.spec.run import RunSpec
+from fairssl.train.trainer import Trainer, build_trainer
 from fairssl.types import Splits
 
 SETS = ("data.n_train=48", "data.n_val_per_cell=6", "data.n_test_per_cell=10", "encoder.width=8")
@@ -25,8 +28,8 @@ def plan(*methods: str, sets: tuple[str, ...] = (), **kwargs: Any) -> Plan:
     return resolve(request(*methods, sets=sets, **kwargs))
 
 
-def cell(method: str, sets: tuple[str, ...] = (), **kwargs: Any) -> Cell:
-    return plan(method, sets=sets, **kwargs).cells[0]
+def run_of(method: str, sets: tuple[str, ...] = (), **kwargs: Any) -> Run:
+    return plan(method, sets=sets, **kwargs).runs[0]
 
 
 @cache
@@ -40,7 +43,14 @@ def splits(spec: RunSpec) -> Splits:
 
 
 def trainer(spec: RunSpec, dtype: torch.dtype = torch.float32) -> Trainer:
-    found = splits(spec)
-    n_groups = len(found.groups)
-    rows = annotated_subset(found.train.group, n_groups, spec.annotated, spec.data.attribute, spec.seed)
-    return Trainer(spec, to_device(found.train, rows, torch.device("cpu")), n_groups)
+    return build_trainer(spec, data(spec), torch.device("cpu"))
+
+
+def data(spec: RunSpec) -> RunData:
+    return run_data(splits(spec), spec.data.attribute, spec.annotated, spec.seed)
+
+
+def judged(spec: RunSpec, trainer: Trainer) -> Evaluation:
+    """What a trained model is worth by a spec that may be another's that shares the pretraining."""
+    found = data(spec)
+    return evaluate(spec, trainer.model, embed_splits(trainer.model, found.splits), found)

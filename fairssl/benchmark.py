@@ -1,0 +1,218 @@
+"""The door of the whole: a grid of methods, trained and judged, as tables and data frames.
+
+`fairssl bench` calls `run_bench`; Python and notebooks call `fairssl.bench`. Imports torch only once something is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairssl.plan.request import Request, load_grid
+from fairssl.plan.resolve import Plan, resolve_all
+from fairssl.progress import reporter
+from fairssl.store.runs import RunStore
+from fairssl.types import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fairssl.board.table import Table
+    from fairssl.execute.options import Options
+    from fairssl.execute.reporting import Reporter
+    from fairssl.execute.signals import GracefulStop
+    from fairssl.store.record import Record
+
+Names = str | Iterable[str] | None
+
+
+@dataclass(frozen=True)
+class Tables(Sequence[Any]):
+    """The tables of a grid, one per dataset, target and attribute; printed, they are Markdown."""
+
+    items: tuple[Table, ...]
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.items[at]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __str__(self) -> str:
+        from fairssl.board.markdown import to_markdown
+
+        return to_markdown(*self.items)
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a grid came to. `n_failed`: runs that failed or diverged."""
+
+    plan: Plan
+    store: RunStore
+    table: Tables
+    n_failed: int
+
+    def records(self) -> list[Record]:
+        """The record of every run of the grid, in its order."""
+        return [record for run in self.plan.runs if (record := self.store.read_record(run.spec.key)) is not None]
+
+    def runs(self) -> pd.DataFrame:
+        """A row per run: method, dataset, target, attribute, seed, state, key, and every metric by its symbol, as fractions
+        (missing where undefined)."""
+        import pandas as pd
+
+        rows = []
+        for run in self.plan.runs:
+            record = self.store.read_record(run.spec.key)
+            if record is None:
+                continue
+            data = run.spec.data
+            rows.append(
+                {
+                    "method": run.label,
+                    "dataset": data.dataset,
+                    "target": data.target,
+                    "attribute": data.attribute,
+                    "seed": run.spec.seed,
+                    "state": record.state,
+                    "key": record.key,
+                    **record.metrics,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per method and metric: mean, sample sd, how many seeds, and why it is undefined if so. Fractions."""
+        import pandas as pd
+
+        from fairssl.board.json import to_long_rows
+
+        return pd.DataFrame(to_long_rows(*self.table.items))
+
+
+def bench(
+    methods: Names = None,
+    dataset: Names = None,
+    attribute: Names = None,
+    target: Names = None,
+    seeds: int | Iterable[int] | None = None,
+    *,
+    encoder: str | None = None,
+    preset: str | None = None,
+    epochs: int | None = None,
+    image_size: int | None = None,
+    batch_size: int | None = None,
+    annotated: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    grid: str | Path | None = None,
+    pretrain_dataset: str | None = None,
+    pretrain_target: str | None = None,
+    pretrain_attribute: str | None = None,
+    data_dir: Path | str | None = None,
+    out: Path | str = "runs",
+    **options: Any,
+) -> Result:
+    """Train and judge a grid; all that is left out is as in `fairssl bench`. The same call again trains nothing.
+
+    Each of `methods`, `dataset`, `attribute` and `target` is one name or several; the grid is their product, over `seeds`
+    (a number N for seeds 0 to N - 1, or the seeds). `settings` is what `--set` sets: {"adversary.weight": 0.5}. `options`
+    are the fields of `fairssl.execute.options.Options`: device, workers, executor, pack, devices, retry_failed and so on.
+    Runs and `table.md` go into the folder `out`. Progress is shown on a terminal and in a notebook. Ctrl-C raises
+    KeyboardInterrupt and leaves checkpoints, so that the same call goes on. Errors: `UserError`, in one line.
+    """
+    from fairssl.execute.options import Options
+    from fairssl.execute.signals import GracefulStop
+
+    request = Request(
+        methods=_names(methods),
+        datasets=_names(dataset),
+        attributes=_names(attribute),
+        targets=_names(target),
+        seeds=seeds if seeds is None or isinstance(seeds, int) else tuple(seeds),
+        encoder=encoder,
+        preset=preset,
+        epochs=epochs,
+        image_size=image_size,
+        batch_size=batch_size,
+        annotated=annotated,
+        assignments=None if settings is None else [f"{name}={_written(value)}" for name, value in settings.items()],
+        pretrain_dataset=pretrain_dataset,
+        pretrain_target=pretrain_target,
+        pretrain_attribute=pretrain_attribute,
+        data_dir=None if data_dir is None else Path(data_dir),
+    )
+    stop = GracefulStop()
+    with reporter() as log:
+        try:
+            return run_bench(
+                requests_of(request, grid), Options(**options), RunStore(Path(out).expanduser()), log, stop
+            )
+        except RuntimeError as error:
+            if stop():  # a stop with a checkpoint, as after Ctrl-C
+                raise KeyboardInterrupt(f"{error}; the same call goes on from here") from error
+            raise
+
+
+def requests_of(request: Request, grid: str | Path | None = None) -> list[Request]:
+    """The request, or those of a grid file with everything that the request says in place of what the file says."""
+    return [request] if grid is None else [found.overridden_by(request) for found in load_grid(str(grid))]
+
+
+def run_bench(
+    requests: Sequence[Request], options: Options, store: RunStore, log: Reporter, stop: GracefulStop
+) -> Result:
+    """Resolve the requests, do what is left of them, write `table.md` beside the runs; what `fairssl bench` does."""
+    from fairssl.execute.launch import followers_released, launch
+
+    with followers_released():
+        plan = checked_plan(requests, options, log)
+    launch(plan, store, options, log, stop)
+    return result_of(plan, store)
+
+
+def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, allow_absent: bool = False) -> Plan:
+    """The plan of the requests; batches that the options' devices cannot divide are refused, before any data is read."""
+    from fairssl.execute.torchrun import torchrun
+
+    plan = resolve_all(requests, allow_absent, log.stage)
+    place = torchrun()
+    n_devices = options.devices if place is None else place[0]
+    if n_devices > 1:
+        from fairssl.execute.jobs import check_devices
+
+        check_devices(plan, n_devices)
+    return plan
+
+
+def result_of(plan: Plan, store: RunStore) -> Result:
+    """The tables of a plan whose runs have all ended; writes `table.md`."""
+    from fairssl.board.markdown import to_markdown
+    from fairssl.board.rows import Board
+    from fairssl.store.files import whole_file
+
+    board, n_failed = Board(order=list(dict.fromkeys(run.label for run in plan.runs))), 0
+    for run in plan.runs:
+        record = store.read_record(run.spec.key)
+        if record is None:
+            raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
+        n_failed += record.state != "ok"
+        board.add(record, run.label)
+    tables = tuple(board.tables())
+    with whole_file(store.root / "table.md") as file:
+        file.write(to_markdown(*tables).encode())
+    return Result(plan, store, Tables(tables), n_failed)
+
+
+def _names(value: Names) -> Sequence[str] | None:
+    return None if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def _written(value: Any) -> str:
+    """A setting as `--set` writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,234 @@
+"""What sets rows and tables apart, headings and notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fairssl.board.table import Column, Row, Table
+from fairssl.store.record import to_json
+
+
+def by_seed(texts: Mapping[int, str]) -> str:
+    """`seed 0, 2: this; seed 1: that`."""
+    seeds: dict[str, list[int]] = {}
+    for seed, text in sorted(texts.items()):
+        seeds.setdefault(text, []).append(seed)
+    return "; ".join(f"seed {', '.join(map(str, which))}: {text}" for text, which in seeds.items())
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted path, value as text) of everything in a nested mapping."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, str):
+        yield path, value
+    elif type(value) in (int, float):  # as JSON writes them, but there may be millions
+        yield path, repr(value)
+    else:
+        yield path, to_json(value)
+
+
+def table_identity(data: Mapping[str, Any], versions: Iterable[tuple[str, int | None]]) -> dict[str, str]:
+    """Everything that two rows of one table have in common, as text by name."""
+    found = {name: value for name, value in data.items() if name not in ("dataset", "target", "attribute")}
+    metrics = {f"metric {symbol} version": "unknown" if v is None else str(v) for symbol, v in versions}
+    return {**dict(_leaves(found)), **metrics}
+
+
+def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names that have not one value in all the mappings."""
+    names = {name for mapping in mappings for name in mapping}
+    return sorted(name for name in names if len({mapping.get(name) for mapping in mappings}) > 1)
+
+
+def _composition(row: Row) -> dict[str, str]:
+    """The row's method and settings as text by name, with names as `--set` writes them."""
+    method = row.spec["method"]
+    parts = [method["objective"], *method.get("heads", ())] if "objective" in method else []
+    found = {"parts": "+".join(part["name"] for part in parts)}
+    for part in parts:
+        found |= dict(_leaves({**part.get("params", {}), "version": part.get("version", 1)}, part["name"]))
+    rest = {name: value for name, value in method.items() if name not in ("name", "objective", "heads")}
+    return {**found, **dict(_leaves(rest, "method")), **_settings(row)}
+
+
+def _settings(row: Row) -> dict[str, str]:
+    """What is set beside the method and the data."""
+    skip = ("method", "data", "seed", "metrics")
+    return dict(_leaves({name: value for name, value in row.spec.items() if name not in skip}))
+
+
+def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dict[str, set[str]]]:
+    """Rows in order of their labels, namesakes told apart by what they differ in: `sofclr (adversary.weight=0.5)`.
+
+    Also label -> the names already told in it.
+    """
+    namesakes: dict[str, list[Row]] = {}
+    for row in rows:
+        namesakes.setdefault(row.label, []).append(row)
+    found: list[Row] = []
+    told: dict[str, set[str]] = {}
+    place = {label: i for i, label in enumerate(order)}
+    for label, group in sorted(namesakes.items(), key=lambda item: (place.get(item[0], len(place)), item[0])):
+        if len(group) == 1:
+            found += group
+            continue
+        telling: list[Row] = []
+        compositions = [_composition(row) for row in group]
+        shared = set.intersection(*(set(c) for c in compositions))  # a missing head shows in "parts"
+        names = [name for name in differing(compositions) if name in shared]
+        labels = [f"{label} ({', '.join(f'{name}={c[name]}' for name in names)})" for c in compositions]
+        count = Counter(labels)
+        for row, one in zip(group, labels, strict=True):
+            if count[one] > 1:
+                one = f"{label} ({row.identity[:12]})"
+            telling.append(replace(row, label=one))
+            told[one] = set(names)
+        found += sorted(telling, key=lambda row: (row.label, row.identity))
+    return found, told
+
+
+def make_table(
+    place: tuple[str, str, str],
+    apart: Mapping[str, str],
+    differs: dict[str, str],
+    rows: list[Row],
+    n_siblings: int,
+    columns: tuple[Column, ...],
+    order: tuple[str, ...],
+) -> Table:
+    dataset, target, attribute = place
+    distinct, told = _distinct(rows, order)
+    measured = {symbol for row in rows for symbol, value in row.values.items() if value.mean is not None}
+    columns = tuple(column for column in columns if not column.diagnostic or column.symbol in measured)
+    distinct = [replace(row, values={c.symbol: row.values[c.symbol] for c in columns}) for row in distinct]
+    usual, exceptions = _usual(distinct, told)
+    notes = []
+    if differs:
+        notes.append(
+            f"The results on {dataset}, target {target}, attribute {attribute} stand in {n_siblings} tables, since "
+            f"they must not be compared: {', '.join(differs)} differ{'s' if len(differs) == 1 else ''}."
+        )
+    notes += exceptions
+    for row in distinct:
+        notes += _row_notes(row, columns)
+    if any(row.failed and not row.all_failed for row in distinct):
+        notes.append("A row with failed or diverged seeds is the mean over the others and does not compete for bold.")
+    return Table(
+        dataset=dataset,
+        target=target,
+        attribute=attribute,
+        rows=tuple(distinct),
+        heading=tuple(_heading(place, apart, usual, distinct, columns)),
+        notes=tuple(notes),
+        differs={name: _short(name, value) for name, value in differs.items()},
+        columns=columns,
+    )
+
+
+def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str, str], list[str]]:
+    """The most frequent value of each setting and fact, and a note for each other value with the rows that have it."""
+    values: dict[str, Counter[str]] = {}
+    owners: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        facts = {name: value for name, value in row.facts.items() if name not in ("groups", "positive", "cells")}
+        for name, value in {**_settings(row), **dict(_leaves(facts)), "seeds": ", ".join(map(str, row.seeds))}.items():
+            values.setdefault(name, Counter())[value] += 1
+            owners.setdefault((name, value), []).append(row)
+    usual = {name: min(found, key=lambda value: (-found[value], value)) for name, found in values.items()}
+    notes = []
+    for (name, value), these in sorted(owners.items(), key=lambda item: item[0]):
+        labels = [row.label for row in these if name not in told.get(row.label, ())]
+        if value != usual[name] and labels:
+            notes.append(f"{name} = {value} instead of {usual[name]}: {', '.join(labels)}.")
+    return usual, notes
+
+
+def _heading(
+    place: tuple[str, str, str],
+    apart: Mapping[str, str],
+    usual: Mapping[str, str],
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+) -> Iterator[str]:
+    facts = next((row.facts for row in rows if row.facts), {})
+    if facts.get("positive"):
+        yield f"y = 1 is {facts['positive']}."
+    if facts.get("groups"):
+        yield f"Groups: {', '.join(f'{code} {label}' for code, label in enumerate(facts['groups']))}."
+    encoder = {name: value for name, value in usual.items() if name.startswith("encoder.params.")}
+    options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
+    epochs = usual.get("train.epochs", "?")
+    trained = [
+        f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
+        f"{apart.get('image_size', '?')} px",
+        f"{epochs} epoch{'' if epochs == '1' else 's'}",
+        f"batch {usual.get('train.batch_size', '?')}",
+    ]
+    yield f"Encoder {', '.join(trained)}."
+    share = usual.get("annotated")
+    percent = "" if share is None else f" ({float(share) * 100:g} %)"
+    counts = [
+        f"{usual[name]} {what}"
+        for name, what in (("n_train", "train"), ("n_val", "validation"), ("n_test", "test"))
+        if name in usual
+    ]
+    if "n_annotated" in usual:
+        counts.insert(1, f"{usual['n_annotated']} of them annotated{percent}")
+    if counts:
+        yield f"Images: {', '.join(counts)}."
+    elif percent:
+        yield f"Annotated share{percent}."
+    if facts.get("cells"):
+        cells = [
+            f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))
+            for target, groups in sorted(facts["cells"].items())
+        ]
+        yield f"Test examples: {'; '.join(cells)}."
+    params = [f"{name.removeprefix('params.')}={value}" for name, value in sorted(apart.items()) if "params." in name]
+    if params:
+        yield f"Data parameters: {', '.join(params)}."
+    content = _short("fingerprint", apart.get("fingerprint", "unknown"))
+    yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
+    judged = [column for column in columns if not column.diagnostic]
+    versions = {apart[f"metric {column.symbol} version"] for column in judged}
+    if len(versions) == 1:
+        yield f"Metric versions: all {min(versions)}."
+    else:
+        each = (f"{column.symbol} {apart[f'metric {column.symbol} version']}" for column in judged)
+        yield f"Metric versions: {', '.join(each)}."
+    many = sum(len(row.seeds) > 1 for row in rows)
+    percents = [column.heading for column in columns if column.percent]
+    yield f"Seeds {usual['seeds']}" + ("; mean ± sample standard deviation." if many else ".")
+    yield f"Best in bold; {', '.join(percents)} are x 100."
+    if len(judged) < len(columns):
+        yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
+
+
+def _in_order(groups: Mapping[str, int], order: Sequence[str]) -> list[tuple[str, int]]:
+    """By group code; the file's own order is that of its keys."""
+    place = {label: code for code, label in enumerate(order)}
+    return sorted(groups.items(), key=lambda item: (place.get(item[0], len(place)), item[0]))
+
+
+def _row_notes(row: Row, columns: Sequence[Column]) -> Iterator[str]:
+    if row.failed:
+        texts = {seed: f"{state}: {error}" if error else state for seed, (state, error) in row.failed.items()}
+        yield f"{row.label}: {by_seed(texts)}."
+    if row.all_failed:
+        return
+    undefined: dict[str, list[str]] = {}
+    for column in columns:
+        value = row.values[column.symbol]
+        if value.mean is None:
+            undefined.setdefault(value.reason, []).append(column.heading)
+    for reason, headings in undefined.items():
+        yield f"{row.label}: {', '.join(headings)} undefined (-): {reason}."
+
+
+def _short(name: str, value: str) -> str:
+    return value[:12] if name == "fingerprint" else value

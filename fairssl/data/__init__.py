@@ -1,0 +1,1 @@
+"""From files to batches: image files, decoded images, splits on a device, sampling, augmentation."""

@@ -1,0 +1,106 @@
+"""From the features of a trained encoder to scores, metrics and diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairssl.data.sampling import balanced
+from fairssl.data.splits import RunData
+from fairssl.evaluate.embed import Features
+from fairssl.evaluate.leakage import leakage
+from fairssl.evaluate.probe import Scorer, fit_probe
+from fairssl.scoring import Floor, Interval, bootstrap, check_outcome, noise_floor
+from fairssl.scoring import evaluate as all_metrics
+from fairssl.spec.run import RunSpec
+from fairssl.train.build import build_after_training
+from fairssl.train.model import Model
+from fairssl.types import Embeddings, Outcome, Split, Value
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one run says: values on test and validation, the test predictions, and the diagnostics beside them."""
+
+    test: Mapping[str, Value]
+    val: Mapping[str, Value]
+    outcome: Outcome  # of the test split, in its order
+    leakage: Mapping[str, Any]
+    intervals: Mapping[str, Interval]  # over resampled test rows
+    noise_floor: Mapping[str, Floor]  # with the groups permuted
+
+
+def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> Evaluation:
+    """Score validation and test as the method says, and judge. Nothing is chosen on either.
+
+    The model may be another run's that shares the pretraining: its annotated images, its heads that act after training
+    and its attribute need not be those of the run to evaluate.
+    """
+    features = transformed(spec, model, features, data)
+    score = scorer(spec, model, features["train"], data)
+    splits = data.splits
+    val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
+    return Evaluation(
+        test=all_metrics(test),
+        val=all_metrics(val),
+        outcome=test,
+        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
+        intervals=bootstrap(test),
+        noise_floor=noise_floor(test),
+    )
+
+
+def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+    return check_outcome(score(f).double().cpu().numpy(), split.target, split.group, groups)
+
+
+def transformed(spec: RunSpec, model: Model, features: Features, data: RunData) -> Features:
+    """The features of each split after what the spec's heads fit on those of the training images, in the order of the
+    heads' names. A head sees the labels that it declares, of annotated images alone."""
+    train, rows, n_groups = data.splits.train, data.annotated, len(data.splits.groups)
+    target = np.full(len(train), -1, dtype=np.int64)
+    target[rows] = train.target[rows]
+    for head in spec.method.heads:
+        part: Any = model.parts.get(head.name)
+        if part is None:
+            part = build_after_training(spec, head, model, len(train), len(rows), n_groups)
+        seen = Embeddings(
+            features["train"],
+            target=torch.from_numpy(target) if "target" in part.sees else None,
+            group=torch.from_numpy(data.visible_group) if "group" in part.sees else None,
+        )
+        transform = part.eval().fit(seen)
+        if transform is not None:
+            features = {split: transform(f) for split, f in features.items()}
+    return features
+
+
+def scorer(spec: RunSpec, model: Model, f: Tensor, data: RunData) -> Scorer:
+    """What scores features: the method's own classifier, or a probe fitted on the training features (N, F)."""
+    if spec.method.probe == "own":
+        return _own_scorer(spec, model)
+    target = torch.from_numpy(data.splits.train.target)
+    if spec.method.probe in ("annotated_head", "balanced_head"):
+        rows = torch.from_numpy(data.annotated)
+        if spec.method.probe == "balanced_head":
+            rows = balanced(rows, target, torch.from_numpy(data.splits.train.group), spec.seed)
+        f, target = f[rows.to(f.device)], target[rows]
+    return fit_probe(f, target, spec.probe, spec.seed)
+
+
+def _own_scorer(spec: RunSpec, model: Model) -> Scorer:
+    own = model.objective.scores
+
+    def score(f: Tensor) -> Tensor:
+        with torch.inference_mode():
+            found = own(f)
+        if found is None:
+            raise TypeError(f"objective {spec.method.objective.name!r} says it scores by itself, but returned None")
+        return found
+
+    return score

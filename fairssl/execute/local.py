@@ -1,0 +1,47 @@
+"""Jobs in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fairssl.data.splits import SplitsCache
+from fairssl.execute.jobs import Job, packs_of
+from fairssl.execute.options import Settings
+from fairssl.execute.reporting import Reporter
+from fairssl.execute.signals import GracefulStop
+from fairssl.execute.worker import Worker
+from fairssl.store.runs import RunStore
+
+POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
+
+
+def run_here(
+    jobs: Sequence[Job],
+    store: RunStore,
+    settings: Settings,
+    log: Reporter,
+    stop: GracefulStop,
+    wait: bool = True,
+    n_workers: int = 1,
+    splits: SplitsCache | None = None,
+) -> None:
+    """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them. `n_workers`:
+    how many processes there are with this one that were given these jobs. `splits`: where some may have been loaded."""
+    worker = Worker(store, settings, log, stop, splits)
+    left, finished = list(jobs), 0
+    while left:
+        held = []
+        for pack in packs_of(left, replace(settings, device=str(worker.device)), n_workers):
+            what = f"{pack[0].runs[0].name}{f' and {len(pack) - 1} more seeds' if len(pack) > 1 else ''}"
+            log.overall(f"{what} ({finished + 1} of {len(jobs)})", finished, len(jobs))
+            busy = worker.run(pack)
+            finished += len(pack) - len(busy)
+            held += busy
+        if len(held) == len(left):
+            if not wait:
+                return
+            log.overall("waiting for another fairssl", finished, len(jobs))
+            time.sleep(POLL_SECONDS)
+        left = held

@@ -1,0 +1,187 @@
+"""What a user asks for: flags and grid files as one value."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fairssl.registry import did_you_mean
+from fairssl.types import UserError
+
+PRESETS = ("smoke", "quick", "paper")
+MAX_SEEDS = 10_000
+METHODS = ("simclr", "sogclr", "sofclr")  # where none is named
+DATASETS = ("synthfaces",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked of `fairssl bench`. None: not said, so that the dataset's card, or a grid file, decides."""
+
+    methods: Sequence[str] | None = None
+    datasets: Sequence[str] | None = None
+    attributes: Sequence[str] | None = None
+    targets: Sequence[str] | None = None
+    seeds: int | Sequence[int] | None = None  # N: seeds 0 to N - 1
+    encoder: str | None = None
+    preset: str | None = None
+    epochs: int | None = None
+    image_size: int | None = None  # pixels, square
+    batch_size: int | None = None
+    annotated: float | None = None  # share of the training images, in (0, 1]
+    assignments: Sequence[str] | None = None  # as --set has them
+    pretrain_dataset: str | None = None  # what encoders are trained on, where it is not what is judged
+    pretrain_target: str | None = None
+    pretrain_attribute: str | None = None
+    data_dir: Path | None = None
+
+    @property
+    def seed_list(self) -> Sequence[int] | None:
+        """The seeds themselves."""
+        return seeds_up_to(self.seeds) if isinstance(self.seeds, int) else self.seeds
+
+    def overridden_by(self, other: Request) -> Request:
+        """This request with everything that `other` says in place of what this one says."""
+        said = {f.name: getattr(other, f.name) for f in fields(other) if getattr(other, f.name) is not None}
+        return replace(self, **said)
+
+
+GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
+_LISTS = {"methods": "methods", "datasets": "datasets", "attributes": "attributes", "targets": "targets"}
+_NUMBERS = ("epochs", "image_size", "batch_size")
+_WORDS = ("encoder", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute")
+GRID_KEYS = (*_LISTS, "seeds", "set", "annotated", *_NUMBERS, *_WORDS)
+
+
+def grid_names() -> dict[str, Path]:
+    """name -> file of every grid that comes with fairssl."""
+    found = importlib.util.find_spec(GRIDS)
+    folders = [Path(p) for p in (found.submodule_search_locations or ())] if found else []
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
+
+
+def load_grid(name: str) -> list[Request]:
+    """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
+
+    A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all.
+    """
+    path = Path(name)
+    if not path.is_file():
+        known = grid_names()
+        if name not in known:
+            raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
+        path = known[name]
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"--grid {path}: cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"--grid {path}: not TOML: {error}") from error
+    blocks = content.pop("grid", [{}])
+    if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+        raise UserError(
+            f"--grid {path}: grid = {_shown(blocks)}: several grids stand under [[grid]], with two brackets, each with "
+            "its own keys; of a single one leave the heading out"
+        )
+    return [_request(path, {**content, **block}) for block in blocks]
+
+
+def _request(path: Path, values: Mapping[str, Any]) -> Request:
+    said: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in GRID_KEYS:
+            hint = "; several grids in one file stand under [[grid]]" if isinstance(value, list | dict) else ""
+            raise UserError(f"--grid {path}: unknown key {key!r}{did_you_mean(key, GRID_KEYS)}{hint}")
+        wanted, fits = _type_of(key, value)
+        if not fits:
+            raise UserError(f"--grid {path}: {key} = {_shown(value)} is not {wanted}")
+        said["assignments" if key == "set" else key] = value
+    return Request(**said)
+
+
+def _type_of(key: str, value: Any) -> tuple[str, bool]:
+    """What a key wants, in words, and whether the value is that."""
+    words = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if key in _LISTS:
+        return 'a list of at least one name, as ["simclr", "sofclr"]', words and bool(value)
+    if key == "set":
+        return 'a list of assignments, as ["adversary.weight=0.5"]', words
+    if key == "seeds":
+        listed = isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+        return "a number of seeds, as 4, or a list of them, as [3, 7]", whole or listed
+    if key in _NUMBERS:
+        return "a whole number, as 100 (one number: several need a [[grid]] each)", whole
+    if key == "annotated":
+        return "a share, as 0.05", whole or isinstance(value, float)
+    return 'a word in quotes, as "resnet18"', isinstance(value, str)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def seeds_up_to(n: int) -> tuple[int, ...]:
+    """Seeds 0 to n - 1."""
+    if n < 1:
+        raise UserError(f"--seeds {n}: must be at least 1")
+    if n > MAX_SEEDS:
+        raise UserError(f"--seeds {n}: it is a number of runs; at most {MAX_SEEDS}")
+    return tuple(range(n))
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`4` is seeds 0 to 3; `3,7` is seeds 3 and 7, and `3,` seed 3 alone."""
+    words = text.split(",")
+    if len(words) > 1 and not words[-1].strip():
+        words.pop()
+    if not all(word.strip().isdecimal() for word in words):
+        raise UserError(f"--seeds {text!r}: a number, as 4 for seeds 0 to 3, or a list, as 3,7 for seeds 3 and 7")
+    numbers = tuple(int(word) for word in words)
+    return numbers if "," in text else seeds_up_to(numbers[0])
+
+
+def check_request(request: Request) -> None:
+    """Refuse numbers out of range and names given twice, before anything is looked up."""
+    for flag, value, low in (
+        ("--epochs", request.epochs, 1),
+        ("--image-size", request.image_size, 8),
+        ("--batch-size", request.batch_size, 2),
+    ):
+        if value is not None and value < low:
+            raise UserError(f"{flag} {value}: must be at least {low}")
+    for flag, name in (
+        ("--encoder", request.encoder),
+        ("--preset", request.preset),
+        ("--pretrain-dataset", request.pretrain_dataset),
+        ("--pretrain-target", request.pretrain_target),
+        ("--pretrain-attr", request.pretrain_attribute),
+    ):
+        if name == "":
+            raise UserError(f"{flag} is empty; leave it out for the default")
+    if request.preset is not None and request.preset not in PRESETS:
+        raise UserError(f"unknown --preset {request.preset!r}{did_you_mean(request.preset, PRESETS)}")
+    if request.annotated is not None and not 0 < request.annotated <= 1:
+        raise UserError(f"--annotated {request.annotated}: must be a share in (0, 1], as in --annotated 0.05")
+    lists: tuple[tuple[str, Sequence[Any] | None], ...] = (
+        ("--method", request.methods),
+        ("--dataset", request.datasets),
+        ("--attr", request.attributes),
+        ("--target", request.targets),
+        ("--seeds", request.seed_list),
+    )
+    for flag, names in lists:
+        twice = [name for i, name in enumerate(names or ()) if name in (names or ())[:i]]
+        if twice:
+            raise UserError(f"{flag} names {twice[0]!r} twice; name it once")
+    for seed in request.seed_list or ():
+        if seed < 0:
+            raise UserError(f"--seeds {seed}: a seed is at least 0")
+    if request.pretrain_dataset is None and (request.pretrain_target or request.pretrain_attribute):
+        flag = "--pretrain-target" if request.pretrain_target else "--pretrain-attr"
+        raise UserError(f"{flag} needs --pretrain-dataset: the dataset that encoders are trained on")

@@ -1,0 +1,226 @@
+"""From a request to the runs it means, everything checked. Reads no image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairssl import kinds
+from fairssl.data.files import data_root
+from fairssl.interfaces import Dataset
+from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
+from fairssl.registry import configure, did_you_mean
+from fairssl.spec.config import ProbeConfig, TrainConfig
+from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set
+from fairssl.spec.run import DataSpec, MethodSpec, PartSpec, RunSpec
+from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the grid: the name the user gave its method, and its spec."""
+
+    label: str
+    spec: RunSpec
+
+    @property
+    def name(self) -> str:
+        """What the run is called in messages."""
+        data = self.spec.data
+        trained = f" from {self.spec.pretrain.dataset}" if self.spec.pretrain else ""
+        return f"{self.label} {data.dataset}/{data.target}/{data.attribute}{trained} seed {self.spec.seed}"
+
+
+@dataclass
+class Plan:
+    """The grid resolved: every run, and where each dataset lies. `absent`: datasets that are not on this machine."""
+
+    runs: list[Run]
+    roots: dict[str, Path | None]
+    absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
+
+    def pretrainings(self) -> dict[str, list[Run]]:
+        """pretrain key -> the runs that share it, in the grid's order."""
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.spec.pretrain_key, []).append(run)
+        return found
+
+
+def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progress: Progress = silent) -> Plan:
+    """One plan of several requests; a run that two of them name is there once."""
+    plans = [resolve(request, allow_absent, progress) for request in requests]
+    runs = {(run.label, run.spec.key): run for plan in plans for run in plan.runs}
+    joined = Plan(runs=list(runs.values()), roots={})
+    for plan in plans:
+        joined.roots.update(plan.roots)
+        joined.absent.update(plan.absent)
+    return joined
+
+
+def resolve(request: Request, allow_absent: bool = False, progress: Progress = silent) -> Plan:
+    """Check everything the user wrote, then find the data, then write down every run. Reads no image.
+
+    With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.
+    """
+    values = parse_set(request.assignments or ())
+    check_request(request)
+    methods = {text: parse_method(text) for text in request.methods or METHODS}
+    check_set(values, list(methods.values()))
+    composed = {text: _Composed(text, method, values) for text, method in methods.items()}
+    judged = {name: kinds.datasets.build(name, values.get("data", {})) for name in request.datasets or DATASETS}
+    pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, judged[name].card)]
+    pretrain = _pretrain_pair(request)
+
+    plan = Plan(runs=[], roots={})
+    facts: dict[str, DataFacts | None] = {}
+    sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
+    for name, source in sources.items():
+        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent)
+    encoders: dict[str, PartSpec] = {}
+    trains: dict[
+        tuple[str, str], TrainConfig
+    ] = {}  # (dataset, method); runs share their parts, and so the work on them
+    for name, target, attribute in pairs:
+        home = name if pretrain is None else pretrain[0]  # whose card says how encoders are trained
+        card = sources[home].card
+        preset = request.preset or card.defaults.preset
+        encoder = request.encoder or card.defaults.encoder
+        if encoder not in encoders:
+            encoders[encoder] = encoder_spec(encoder, values.get("encoder", {}))
+        size = _image_size(request, home, card, preset, facts[home])
+        trained_on = None if pretrain is None else _data_spec(sources[home], facts[home], size, *pretrain[1:])
+        if pretrain is not None:
+            size = _at_most_stored(size, facts[name])
+        data = _data_spec(sources[name], facts[name], size, target, attribute)
+        for text, one in composed.items():
+            if (home, text) not in trains:
+                trains[home, text] = _train(request, card, preset, one.method.train, values.get("train", {}))
+            for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
+                spec = RunSpec(
+                    method=one.spec,
+                    data=data,
+                    pretrain=trained_on,
+                    annotated=card.defaults.annotated if request.annotated is None else request.annotated,
+                    encoder=encoders[encoder],
+                    train=trains[home, text],
+                    probe=one.probe,
+                    seed=seed,
+                )
+                plan.runs.append(Run(text, spec))
+    return plan
+
+
+class _Composed:
+    """A method that the user named, with `--set` applied."""
+
+    def __init__(self, text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> None:
+        self.method = method
+        self.spec: MethodSpec = compose(text, method, values)
+        self.probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
+
+
+def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:
+    return DataSpec(
+        dataset=source.name,
+        version=source.version,
+        params=source.config.params(),
+        fingerprint=facts.fingerprint if facts else None,
+        image_size=image_size,
+        target=target,
+        attribute=attribute,
+    )
+
+
+def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
+    """(target, attribute) of the grid for one dataset, checked against its card."""
+    targets = list(request.targets or [card.defaults.target])
+    attributes = list(request.attributes or [card.defaults.attribute])
+    _check_known("--target", targets, name, "target", card.targets)
+    _check_known("--attr", attributes, name, "attribute", card.attributes)
+    pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
+    if not pairs:
+        raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
+    return pairs
+
+
+def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
+    """(dataset, target, attribute) that encoders are trained on, where the user named a dataset for it."""
+    name = request.pretrain_dataset
+    if name is None:
+        return None
+    card = kinds.datasets.get(name).card
+    target = request.pretrain_target or card.defaults.target
+    attribute = request.pretrain_attribute or card.defaults.attribute
+    _check_known("--pretrain-target", [target], name, "target", card.targets)
+    _check_known("--pretrain-attr", [attribute], name, "attribute", card.attributes)
+    if target == attribute:
+        raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
+    return name, target, attribute
+
+
+def _check_known(
+    flag: str, asked: Sequence[str], dataset: str, what: str, known: Sequence[str] | Mapping[str, Any]
+) -> None:
+    for value in asked:
+        if value not in known:
+            raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known)}")
+
+
+def _find(
+    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool
+) -> tuple[Path | None, DataFacts | None]:
+    if source.card.embedded:
+        return None, source.inspect(None)
+    try:
+        root = data_root(data_dir, source.name)
+        facts = source.inspect(root)
+    except UserError as error:
+        if not allow_absent:
+            raise
+        plan.absent[source.name] = str(error)
+        return None, None
+    return root, facts
+
+
+def _image_size(request: Request, name: str, card: Card, preset: str, facts: DataFacts | None) -> int:
+    """The asked size, never above the stored one; a default is lowered to it."""
+    stored = facts.max_image_size if facts else None
+    if request.image_size is not None:
+        if stored is not None and request.image_size > stored:
+            raise UserError(
+                f"--image-size {request.image_size}: the images of {name} are stored at {stored} px; at most that"
+            )
+        return request.image_size
+    size = card.defaults.image_size if preset != "smoke" or card.embedded else min(32, card.defaults.image_size)
+    return _at_most_stored(size, facts)
+
+
+def _at_most_stored(size: int, facts: DataFacts | None) -> int:
+    stored = facts.max_image_size if facts else None
+    return size if stored is None else min(size, stored)
+
+
+def _train(request: Request, card: Card, preset: str, ours: Mapping[str, Any], user: Mapping[str, Any]) -> TrainConfig:
+    """Preset, then what the method sets, then --set, then the flags; a flag and a --set that disagree are refused."""
+    epochs = card.defaults.epochs
+    if preset == "quick":
+        epochs = max(1, epochs // 10)
+    elif preset == "smoke" and not card.embedded:
+        epochs = 1
+    values: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": card.defaults.batch_size,
+        "precision": "float32" if preset == "smoke" else "bf16",
+        **ours,
+        **user,
+    }
+    for name, flag in (("epochs", request.epochs), ("batch_size", request.batch_size)):
+        if flag is not None:
+            if name in user and int(user[name]) != flag:
+                raise UserError(f"train.{name} is {user[name]} by --set and {flag} by its own flag; give one")
+            values[name] = flag
+    config: TrainConfig = configure(TrainConfig, "train", values)
+    return config

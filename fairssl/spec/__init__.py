@@ -1,0 +1,1 @@
+"""What a run is, as data, its keys, and the grammar of methods."""

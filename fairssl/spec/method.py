@@ -1,0 +1,219 @@
+"""From the words a user types to the composition they name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fairssl import kinds, registry
+from fairssl.registry import BrokenPlugin, UnknownName, configure, did_you_mean
+from fairssl.spec.run import MethodSpec, PartSpec, Seen
+from fairssl.types import Method, UserError
+
+
+def parse_method(text: str) -> Method:
+    """A method file's name or alias, else `objective+head:weight+...`; a method can be extended the same way.
+
+    An alias may have weights: `ce+eod:0.5` is the method whose alias is `ce+eod`, with its sampler and its probe.
+    A name may be written `package:name`, and must be where two packages offer it. The names in a method file mean the
+    parts of its own package where that has them. In what is returned each part has its canonical name.
+
+    >>> parse_method("byol+adversary:0.3").heads
+    {'adversary': {'weight': '0.3'}}
+    """
+    found = _named_method(text)
+    if found is not None:
+        return found
+    first, *rest = text.split("+")
+    method, rest = _longest_alias(first, rest)
+    if method is None:
+        try:
+            objective = kinds.objectives.canonical(first)
+        except UnknownName:
+            known = {*kinds.methods.where(), *kinds.objectives.where()}
+            raise UserError(
+                f"unknown method {text!r}: {first!r} is no method and no objective{did_you_mean(first, known)}"
+                f"{registry.broken_hint()}"
+            ) from None
+        method = Method(summary=kinds.objectives.summary(objective), paper="", objective=objective)
+    heads = {name: dict(params) for name, params in method.heads.items()}
+    for piece in rest:
+        name, weight = _head_and_weight(piece)
+        try:
+            name = kinds.heads.canonical(name)
+        except UnknownName as error:
+            raise UserError(f"unknown method {text!r}: {error}") from None
+        heads.setdefault(name, {})  # a head that is there already keeps its parameters, and the later weight counts
+        if weight is not None:
+            heads[name]["weight"] = weight
+    return replace(method, heads=heads, aliases=())
+
+
+def _longest_alias(first: str, rest: list[str]) -> tuple[Method | None, list[str]]:
+    """The method that the most pieces of `first+rest` name once weights are left out, with these weights; and the pieces
+    that remain. None: not even `first` is one."""
+    pieces = [_head_and_weight(piece) for piece in rest]
+    for n in range(len(rest), -1, -1):
+        method = _named_method("+".join([first, *(name for name, _ in pieces[:n])]))
+        if method is None:
+            continue
+        heads = {name: dict(params) for name, params in method.heads.items()}
+        for name, weight in pieces[:n]:
+            if weight is not None:
+                heads[kinds.heads.canonical(name)]["weight"] = weight
+        return replace(method, heads=heads), rest[n:]
+    return None, rest
+
+
+def _head_and_weight(piece: str) -> tuple[str, str | None]:
+    """`adversary:0.3`, `package:adversary`, `package:adversary:0.3`: what stands after a colon is a package's name where
+    what stands before it is no head, and a weight elsewhere."""
+    first, colon, last = piece.rpartition(":")
+    if not colon or (":" not in first and first not in kinds.heads.offers() and last in kinds.heads.offers()):
+        return piece, None
+    return first, last
+
+
+def _named_method(text: str) -> Method | None:
+    """The method file that `text` names, or the one that has it as an alias; None if there is neither."""
+    package, _, short = text.rpartition(":")
+    places = [p for p in kinds.methods.offers().get(short, []) if not package or p.package == package]
+    if places:
+        return _own_parts(kinds.methods.get(text), kinds.methods.locate(text).package)
+    holders = []
+    for name in kinds.methods.where():
+        try:
+            if text in kinds.methods.get(name).aliases:
+                holders.append(name)
+        except BrokenPlugin:  # says so when it is itself asked for
+            continue
+    if len(holders) > 1:
+        raise UserError(f"method {text!r} is an alias of {' and of '.join(holders)}; write one of these")
+    return _named_method(holders[0]) if holders else None
+
+
+def _own_parts(method: Method, package: str) -> Method:
+    def own(kind: registry.Registry[Any], name: str) -> str:
+        mine = any(place.package == package for place in kind.offers().get(name, []))
+        return kind.canonical(f"{package}:{name}" if mine else name)
+
+    return replace(
+        method,
+        objective=own(kinds.objectives, method.objective),
+        heads={own(kinds.heads, name): params for name, params in method.heads.items()},
+    )
+
+
+def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, str]]:
+    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`."""
+    values: dict[str, dict[str, str]] = {}
+    for text in assignments:
+        left, equals, value = text.partition("=")
+        part, dot, key = left.strip().rpartition(".")
+        if not equals or not dot or not part or not key:
+            raise UserError(f"--set {text!r} is not of the form part.parameter=value, as in --set adversary.weight=0.5")
+        if key in values.setdefault(part, {}):
+            raise UserError(f"--set {part}.{key} is given twice; give it once")
+        values[part][key] = value.strip()
+    return values
+
+
+CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts
+
+
+def check_set(values: Mapping[str, Any], methods: Sequence[Method]) -> None:
+    """Every part that --set names must be in a selected method."""
+    known = {*CORE_PARTS, *(m.objective for m in methods), *(h for m in methods for h in m.heads)}
+    for part in values:
+        if part not in known:
+            raise UserError(f"--set {part}: no selected method has a part {part!r}{did_you_mean(part, known)}")
+
+
+def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]) -> PartSpec:
+    part = kind.get(name)
+    return PartSpec(name=name, version=part.version, params=configure(part.Config, name, params).params())
+
+
+def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
+    """The composition a user asked for with `--set` applied, a head of weight 0 dropped, and what it sees written down."""
+    return compose(text, parse_method(text), values)
+
+
+def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
+    """`method_spec` of a method that need not be registered; `text` names it in messages."""
+    if method.objective in method.heads:
+        raise UserError(
+            f"method {text!r}: objective and head are both called {method.objective!r}; one of them is enough"
+        )
+
+    def part(kind: registry.Registry[Any], name: str, ours: Mapping[str, Any]) -> PartSpec:
+        return part_spec(kind, name, _merge(kind, name, ours, values))
+
+    objective = part(kinds.objectives, method.objective, method.params)
+    heads = [part(kinds.heads, name, method.heads[name]) for name in sorted(method.heads)]
+    heads = [head for head in heads if head.params["weight"] != 0]
+    parts = [kinds.objectives.get(objective.name), *(kinds.heads.get(head.name) for head in heads)]
+    for head in parts[1:]:
+        if head.needs is not None and head.needs != parts[0].gives:
+            raise UserError(
+                f"method {text!r}: head {head.name!r} needs an objective that gives {head.needs}, "
+                f"{objective.name!r} gives {parts[0].gives}s; fairssl show head {head.name}"
+            )
+        if head.streams and not parts[0].trains:
+            raise UserError(
+                f"method {text!r}: {objective.name!r} is never trained, so head {head.name!r} would do nothing; "
+                "heads that act after training are fine"
+            )
+    own = "all" if "all" in parts[0].streams else "annotated"
+    drawn = {stream for part in parts for stream in part.streams}
+
+    def seen(label: str) -> Seen:
+        where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
+        if not where:
+            return "none"
+        return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups
+
+    return MethodSpec(
+        name=text,
+        objective=objective,
+        heads=tuple(heads),
+        sampler=method.sampler,
+        probe=method.probe,
+        streams=(own, *sorted(drawn - {own})),
+        target=seen("target"),
+        group="annotated" if method.sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
+    )
+
+
+def _merge(
+    kind: registry.Registry[Any], name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A method's own parameters under the user's, whichever spelling either uses."""
+    user = values.get(name, {})
+    aliases = getattr(kind.get(name).Config, "aliases", {})
+    given = {aliases.get(key, key) for key in user}
+    return {**{k: v for k, v in ours.items() if aliases.get(k, k) not in given}, **user}
+
+
+def encoder_spec(name: str, params: Mapping[str, Any]) -> PartSpec:
+    """A plugin's file name, or any name that an encoder plugin accepts (a timm model's)."""
+    if name.rpartition(":")[2] in kinds.encoders.offers():
+        return part_spec(kinds.encoders, kinds.encoders.canonical(name), params)
+    broken, models = [], []
+    for plugin in kinds.encoders.where():
+        try:
+            encoder = kinds.encoders.get(plugin)
+        except BrokenPlugin as error:
+            broken.append(str(error))
+            continue
+        models += encoder.models()
+        accepted = encoder.accepts(name)
+        if accepted is not None:
+            return part_spec(kinds.encoders, plugin, {**accepted, **params})
+    causes = "".join(f"; {cause}" for cause in broken)
+    close = difflib.get_close_matches(name, [*kinds.encoders.where(), *models], n=3)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
+    known = ", ".join(kinds.encoders.where())
+    raise UserError(f"unknown encoder {name!r}{hint} known: {known}, and the models they name ({len(models)}){causes}")

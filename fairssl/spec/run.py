@@ -1,0 +1,142 @@
+"""What a run is, as data, and its keys: hashes of everything that can change the result, and of nothing else."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairssl import kinds
+from fairssl.spec.config import CanonicalModel, ProbeConfig, TrainConfig
+from fairssl.spec.keys import canonical, digest_fields
+from fairssl.types import ProbeKind, Sampler
+
+Seen = Literal["none", "annotated", "all"]
+
+
+class Spec(CanonicalModel, BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PartSpec(Spec):
+    """A plugin with its version and every parameter, defaults written in."""
+
+    name: str
+    version: int
+    params: dict[str, Any]
+
+
+class MethodSpec(Spec):
+    """A composition. `name` is what the user typed and no part of a key."""
+
+    name: str
+    objective: PartSpec
+    heads: tuple[PartSpec, ...] = ()  # by name; a head of weight 0 is not here
+    sampler: Sampler = "shuffle"
+    probe: ProbeKind = "linear"  # what scores
+    streams: tuple[str, ...] = ("all",)  # what is drawn, the objective's own first
+    target: Seen = "none"
+    group: Seen = "none"
+
+    @cached_property
+    def canonical_json(self) -> str:
+        content = self.model_dump(mode="json")
+        del content["name"]
+        return canonical(content)
+
+    @cached_property
+    def training(self) -> tuple[str, frozenset[str]]:
+        """What of it can change the trained encoder, as canonical JSON, and the labels that training sees."""
+        heads = [h for h in self.heads if kinds.heads.get(h.name).streams]
+        parts = [kinds.objectives.get(self.objective.name), *(kinds.heads.get(h.name) for h in heads)]
+        sees = {label for part in parts for label in part.sees - {"views"}}
+        if self.sampler == "cell_balanced":
+            sees.add("target")
+        if "annotated" in self.streams:
+            sees.add("group")
+        content = {
+            "objective": self.objective.model_dump(mode="json"),
+            "heads": [h.model_dump(mode="json") for h in heads],
+            "sampler": self.sampler,
+        }
+        return canonical(content), frozenset(sees)
+
+
+class DataSpec(Spec):
+    """Which images, which labels. `fingerprint` is of content; None: the data is not on this machine."""
+
+    dataset: str
+    version: int
+    params: dict[str, Any]
+    fingerprint: str | None
+    image_size: int = Field(ge=8)  # pixels, square
+    split_seed: int = 0
+    target: str
+    attribute: str
+
+    @cached_property
+    def training(self) -> dict[frozenset[str], str]:
+        """Canonical JSON of what can change the trained encoder, by the labels that training sees."""
+        depends = kinds.datasets.get(self.dataset).card.train_depends_on
+        found = {}
+        for sees in (frozenset(), frozenset({"target"}), frozenset({"group"}), frozenset({"target", "group"})):
+            content = self.model_dump(mode="json")
+            if "target" not in depends and "target" not in sees:
+                del content["target"]
+            if "attribute" not in depends and "group" not in sees:
+                del content["attribute"]
+            found[sees] = canonical(content)
+        return found
+
+
+class RunSpec(Spec):
+    """One run of a grid, with one seed: everything that can change its result."""
+
+    method: MethodSpec
+    data: DataSpec  # what is judged: the probe's training images, and the test set
+    pretrain: DataSpec | None = None  # what the encoder is trained on, where it is not what is judged
+    annotated: float = Field(0.05, gt=0, le=1)
+    encoder: PartSpec
+    train: TrainConfig
+    probe: ProbeConfig
+    seed: int = Field(0, ge=0)
+
+    @property
+    def pretrain_data(self) -> DataSpec:
+        """What the encoder is trained on."""
+        return self.pretrain or self.data
+
+    @cached_property
+    def key(self) -> str:
+        """Names the result. Two spellings of one composition have one key."""
+        return digest_fields(self._fields())
+
+    @cached_property
+    def pretrain_key(self) -> str:
+        """Names the trained encoder: the key without what training never saw, and without heads that take no part in it."""
+        return digest_fields(self._training_fields())
+
+    @property
+    def seeds_key(self) -> str:
+        """Names the trained encoders of all seeds."""
+        fields = self._training_fields()
+        del fields["seed"]
+        return digest_fields(fields)
+
+    def _training_fields(self) -> dict[str, str]:
+        fields = self._fields()
+        del fields["probe"]
+        fields.pop("pretrain", None)
+        fields["method"], sees = self.method.training
+        fields["data"] = self.pretrain_data.training[sees]
+        if "group" not in sees:
+            del fields["annotated"]
+        return fields
+
+    def _fields(self) -> dict[str, str]:
+        """Field -> canonical JSON. A `pretrain` that is not there is left out, so that keys from before it stay."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        if values["pretrain"] is None:
+            del values["pretrain"]
+        return {name: v.canonical_json if isinstance(v, CanonicalModel) else canonical(v) for name, v in values.items()}

@@ -1,0 +1,1 @@
+"""Records, predictions and encoders on disk, written whole or not at all."""

@@ -1,0 +1,245 @@
+"""One training step: draw a batch per stream, encode it, take the terms, differentiate, update.
+
+One rule of differentiation: the gradient of all primal terms moves everything that is not dual, the gradient of the dual
+terms moves the dual parameters, both taken at the old values; then both optimisers step. A step reads nothing back and
+takes no branch on data, so that a GPU can replay it as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fairssl import distributed
+from fairssl.data.augment import augmentation, random_numbers, repeated
+from fairssl.data.device import DeviceSplit
+from fairssl.nn import at_least_float32
+from fairssl.parts import Part
+from fairssl.spec.keys import derive_seed
+from fairssl.spec.run import RunSpec
+from fairssl.train.build import make_optimizer
+from fairssl.train.model import Model
+from fairssl.types import Batch, Terms
+
+Index = Mapping[str, Tensor]  # stream -> (B,) int64 positions in the training split
+Images = Mapping[str, Tensor]  # stream -> uint8 (B, C, H, W), where images do not lie on the device
+
+
+class TrainStep:
+    """A step of one run, and everything it reads and changes: the model, both optimisers, learning rates, generators.
+
+    `loss_became_infinite_at` is a 0-d tensor, the first step whose primal loss was not finite, -1 while there is none.
+    """
+
+    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int) -> None:
+        self.config, self.data, self.model, self.n_steps = spec.train, data, model, n_steps
+        device = data.device
+        self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
+        self.n_views = max(part.n_views for part in model.parts.values())
+        # Does a part need everybody's pixels, or is it enough to augment the rows that are encoded here?
+        self.joint_views = any("views" in part.sees or changes_views(part) for part in model.parts.values())
+        self.augment = augmentation(spec.data.image_size, self.config, device)
+        self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
+
+        self.dual = [p for part in model.parts.values() for p in part.dual_parameters()]
+        dual_ids = {id(p) for p in self.dual}
+        everything = [p for module in model.modules().values() for p in module.parameters()]
+        self.primal = [p for p in everything if p.requires_grad and id(p) not in dual_ids]
+        self.lr = torch.tensor(self.config.lr, device=device)
+        self.dual_lr = torch.tensor(self.config.dual_lr, device=device)
+        self.optimizers = {"adam": make_optimizer("adam", self.primal, self.lr, self.config.weight_decay)}
+        if self.dual:
+            self.optimizers["dual"] = make_optimizer(
+                self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay
+            )
+        self.step_count = torch.zeros((), dtype=torch.float64, device=device)
+        self.loss_became_infinite_at = torch.full((), -1.0, dtype=torch.float64, device=device)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether every part allows that the step be replayed."""
+        return all(part.capturable for part in self.model.parts.values()) and distributed.size() == 1
+
+    def __call__(self, index: Index, images: Images | None = None) -> dict[str, Tensor]:
+        """Take one step on the given positions per stream; the terms it had, as 0-d tensors on the device."""
+        self._schedule()
+        with tensor_float_32(self.data.device):
+            drawn = self.draw(index, images)
+        primal, dual, log, gradients, dual_gradients = self.differentiate(drawn)
+        if dual is not None:
+            log["dual_skipped"] = self._move_dual(dual_gradients)
+        self._move_primal(gradients)
+        self.loss_became_infinite_at.copy_(
+            torch.where(
+                (self.loss_became_infinite_at < 0) & ~primal.detach().isfinite(),
+                self.step_count,
+                self.loss_became_infinite_at,
+            )
+        )
+        self.step_count += 1
+        progress = (self.step_count / self.n_steps).float()
+        with torch.no_grad():
+            for part in self.model.parts.values():
+                part.after_step(self.model.encoder, progress)
+        return {"loss": primal.detach(), **log}
+
+    def draw(self, index: Index, images: Images | None = None) -> dict[str, Batch]:
+        """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet.
+
+        Of several processes each draws the same random numbers; unless a part looks at the views, it makes only those
+        that it encodes.
+        """
+        batches = {}
+        for name, at in index.items():
+            found = self.data.images.index_select(0, at) if images is None else images[name]
+            n = self.n_views * len(at)
+            rows = slice(0, n) if self.joint_views else distributed.shard_rows(n)
+            u = {key: value[..., rows] for key, value in random_numbers(n, self.config, self.gen).items()}
+            pixels = self.augment(repeated(found, self.n_views, rows), u)
+            batches[name] = Batch(
+                views=list(pixels.chunk(self.n_views)) if rows == slice(0, n) else [pixels],
+                index=at,
+                target=self.data.target.index_select(0, at),
+                group=self.data.group.index_select(0, at),
+            )
+        for part in self.model.parts.values():
+            for name in part.streams:
+                if changes_views(part):
+                    changed = part.views(visible_to(batches[name], part, views=True), self.gen)
+                    batches[name] = replace(batches[name], views=changed.views)
+        return batches
+
+    def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
+        """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to.
+
+        Of several processes each encodes its rows; all get the features of the whole batch.
+        """
+        encoder, objective = self.model.encoder, self.model.objective
+        n_rows = {name: self.n_views * len(batch.index) for name, batch in batches.items()}
+        pixels = {}
+        for name, batch in batches.items():
+            x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
+            pixels[name] = distributed.shard(x) if self.joint_views else x
+        if self.config.join_streams:
+            joined = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
+            found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
+        else:
+            found = {name: distributed.sharded_forward(encoder, x) for name, x in pixels.items()}
+        features = {name: distributed.gather_with_grad(h, n_rows[name]) for name, h in found.items()}
+        return {
+            name: replace(
+                batch,
+                h=list(features[name].chunk(self.n_views)),
+                f=list(at_least_float32(objective.represent(features[name])).chunk(self.n_views)),
+                project=_once(objective.project),
+            )
+            for name, batch in batches.items()
+        }
+
+    def terms(self, batches: Mapping[str, Batch]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Total primal loss, total dual loss (None without dual terms), and every term by name for the log."""
+        primal: list[Tensor] = []
+        dual: list[Tensor] = []
+        log: dict[str, Tensor] = {}
+        for name, part in self.model.parts.items():
+            found: Terms = part({stream: visible_to(batches[stream], part) for stream in part.streams})
+            weight = self.weights.get(name, 1.0)
+            primal += [weight * value for value in found.primal.values()]
+            dual += list(found.dual.values())
+            for value in (found.primal, found.dual, found.log):
+                log.update({f"{name}.{key}": v.detach() for key, v in value.items()})
+        return torch.stack(primal).sum(), torch.stack(dual).sum() if dual else None, log
+
+    def differentiate(
+        self, drawn: dict[str, Batch]
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], list[Tensor | None], list[Tensor | None]]:
+        """Both total losses and the log as `terms` gives them, then the gradients of `primal` and of `dual` parameters,
+        all of the whole batch, also where several processes share it."""
+        bf16 = self.config.precision == "bf16"  # of the networks; pixels stay float32
+        with torch.autocast(self.data.device.type, dtype=torch.bfloat16, enabled=bf16):
+            primal, dual, log = self.terms(self.encode(drawn))
+        found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
+        moved = self.primal
+        if dual is not None:
+            found, moved = found + torch.autograd.grad(dual, self.dual, allow_unused=True), moved + self.dual
+        reduced = distributed.reduce_gradients(moved, found)
+        return primal, dual, log, reduced[: len(self.primal)], reduced[len(self.primal) :]
+
+    def _schedule(self) -> None:
+        if self.config.schedule == "cosine":
+            factor = 0.5 * (1 + torch.cos(math.pi * self.step_count / self.n_steps))
+            self.lr.copy_(self.config.lr * factor)
+            self.dual_lr.copy_(self.config.dual_lr * factor)
+
+    def _move_primal(self, gradients: list[Tensor | None]) -> None:
+        for parameter, gradient in zip(self.primal, gradients, strict=True):
+            parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
+        if self.config.clip_norm > 0:
+            nn.utils.clip_grad_norm_(self.primal, self.config.clip_norm)
+        self.optimizers["adam"].step()
+
+    def _move_dual(self, gradients: list[Tensor | None]) -> Tensor:
+        """Step the dual optimiser unless a gradient is not finite; 1 if the step was left out, 0 if not.
+
+        An infinite gradient must not reach the discriminator's weights, or the next step would poison the encoder.
+        """
+        finite = torch.stack([g.isfinite().all() for g in gradients if g is not None]).all()
+        for parameter, gradient in zip(self.dual, gradients, strict=True):
+            parameter.grad = None if gradient is None else laid_out_as(parameter, torch.where(finite, gradient, 0.0))
+        before = [p.detach().clone() for p in self.dual]
+        self.optimizers["dual"].step()
+        with torch.no_grad():  # a skipped step moves nothing, weight decay and momentum included
+            for parameter, old in zip(self.dual, before, strict=True):
+                parameter.copy_(torch.where(finite, parameter, old))
+        return (~finite).float()
+
+
+def changes_views(part: Part) -> bool:
+    """Whether a part has a `views` of its own."""
+    return type(part).views is not Part.views
+
+
+def visible_to(batch: Batch, part: Part, views: bool = False) -> Batch:
+    """The batch as one part may see it: what it did not declare is withheld. `views`: the views are shown anyway."""
+    return replace(
+        batch,
+        views=batch.views if views or "views" in part.sees else [],
+        target=batch.target if "target" in part.sees else None,
+        group=batch.group if "group" in part.sees else None,
+    )
+
+
+@contextmanager
+def tensor_float_32(device: torch.device) -> Iterator[None]:
+    """Within it matrix products on a GPU keep 11 bits of their operands, an eighth of a gray level: the crops' are large."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` with the strides of `parameter`: fused Adam walks both as flat memory and is silently wrong otherwise."""
+    return value if value.stride() == parameter.stride() else torch.empty_like(parameter).copy_(value)
+
+
+def _once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """All parts of a step share one projection; the first to ask computes it."""
+    result: list[Tensor] = []
+
+    def shared(f: Tensor) -> Tensor:
+        if not result:
+            result.append(function(f))
+        return result[0]
+
+    return shared
