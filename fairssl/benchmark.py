@@ -1,6 +1,6 @@
 """The door of the whole: a grid of methods, trained and judged, as tables and data frames.
 
-`fairssl bench` calls `run_bench`; Python and notebooks call `fairssl.bench`. Imports torch only once something is run.
+`fairssl bench` calls `run_plan`; Python and notebooks call `fairssl.bench`. Imports torch only once something is run.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ def bench(
     stop = GracefulStop()
     with reporter() as log:
         try:
-            return run_bench(
-                requests_of(request, grid), Options(**options), RunStore(Path(out).expanduser()), log, stop
-            )
+            how, store = Options(**options), RunStore(Path(out).expanduser())
+            return run_plan(checked_plan(requests_of(request, grid), how, log), how, store, log, stop)
         except RuntimeError as error:
             if stop():  # a stop with a checkpoint, as after Ctrl-C
                 raise KeyboardInterrupt(f"{error}; the same call goes on from here") from error
@@ -164,30 +163,32 @@ def requests_of(request: Request, grid: str | Path | None = None) -> list[Reques
     return [request] if grid is None else [found.overridden_by(request) for found in load_grid(str(grid))]
 
 
-def run_bench(
-    requests: Sequence[Request], options: Options, store: RunStore, log: Reporter, stop: GracefulStop
-) -> Result:
-    """Resolve the requests, do what is left of them, write `table.md` beside the runs; what `fairssl bench` does."""
-    from fairssl.execute.launch import followers_released, launch
-
-    with followers_released():
-        plan = checked_plan(requests, options, log)
-    launch(plan, store, options, log, stop)
-    return result_of(plan, store)
-
-
 def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, allow_absent: bool = False) -> Plan:
-    """The plan of the requests; batches that the options' devices cannot divide are refused, before any data is read."""
+    """The plan of the requests; batches that the options' devices cannot divide are refused, before any data is read.
+
+    A mistake of the user's also lets those go that torchrun started beside this process.
+    """
     from fairssl.execute.torchrun import torchrun
 
-    plan = resolve_all(requests, allow_absent, log.stage)
     place = torchrun()
     n_devices = options.devices if place is None else place[0]
-    if n_devices > 1:
-        from fairssl.execute.jobs import check_devices
+    if n_devices == 1:  # as nearly always; a mistake is told before torch is loaded
+        return resolve_all(requests, allow_absent, log.stage)
+    from fairssl.execute.jobs import check_devices
+    from fairssl.execute.launch import followers_released
 
+    with followers_released():
+        plan = resolve_all(requests, allow_absent, log.stage)
         check_devices(plan, n_devices)
     return plan
+
+
+def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:
+    """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does."""
+    from fairssl.execute.launch import launch
+
+    launch(plan, store, options, log, stop)
+    return result_of(plan, store)
 
 
 def result_of(plan: Plan, store: RunStore) -> Result:

@@ -284,7 +284,8 @@ def test_images_that_do_not_fit_are_streamed_and_the_log_says_so(
     cell = small.run_of("simclr")
     worker = Worker(RunStore(tmp_path), Settings({}), log, GracefulStop())
     worker.device = torch.device("cuda:0")  # none is touched
-    monkeypatch.setattr("fairssl.data.device.free_memory", lambda device: 50_000)
+    for module in ("data.device", "execute.worker"):
+        monkeypatch.setattr(f"fairssl.{module}.free_memory", lambda device: 50_000)
     found = small.splits(cell.spec)
     assert found.train.images.nbytes > 25_000
     assert worker._images(found, "synthfaces").device.type == "cpu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fairssl.benchmark import Result
     from fairssl.execute.options import Options
     from fairssl.execute.reporting import Reporter
-    from fairssl.plan.request import Request
+    from fairssl.plan.resolve import Plan
     from fairssl.store.runs import RunStore
 
 MANY = "Comma-separated or repeated."
@@ -121,14 +121,14 @@ def bench(
         if ours is None:
             return
         with reporter() as log_:
+            plan = checked_plan(requests, ours, log_, allow_absent=dry_run or estimate)
             if dry_run or estimate:
-                plan = checked_plan(requests, ours, log_, allow_absent=True)
                 from fairssl.execute.dry_run import dry_run as describe
 
                 content = describe(plan, store, ours, log_, timed=estimate)
                 _print_plan(content, as_json)
                 return
-            result = _run(requests, ours, store, log_)
+            result = _run(plan, ours, store, log_)
         _print_result(result, as_json)
     if result.n_failed:
         raise typer.Exit(1)
@@ -148,16 +148,16 @@ def _under_torchrun(options: Options, store: RunStore, alone: bool) -> Iterator[
         yield ours
 
 
-def _run(requests: Sequence[Request], options: Options, store: RunStore, log: Reporter) -> Result:
-    """The grid, done; a stop or a lost device ends the command with the code that says so."""
-    from fairssl.benchmark import run_bench
+def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result:
+    """The plan, done; a stop or a lost device ends the command with the code that says so."""
+    from fairssl.benchmark import run_plan
     from fairssl.execute.signals import GracefulStop
     from fairssl.execute.worker import WorkerBroken
     from fairssl.train.trainer import Stopped
 
     stop = GracefulStop()
     try:
-        return run_bench(requests, options, store, log, stop)
+        return run_plan(plan, options, store, log, stop)
     except (Stopped, KeyboardInterrupt) as error:
         print(f"fairssl: {str(error) or 'stopped'}; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(stop.exit_code) from error
