@@ -191,7 +191,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import full_precision, mlp, normalize
+from fairssl.nn import mlp, normalize
 
 
 class $Name(Objective):
@@ -218,8 +218,7 @@ class $Name(Objective):
 
 def _uniformity(z: Tensor) -> Tensor:
     """Unit vectors (B, P) -> 0-d, in -8..0; small when they spread."""
-    with full_precision(z):
-        distance = 2 - 2 * z @ z.T  # squared
+    distance = 2 - 2 * z @ z.T  # squared
     own = torch.eye(len(z), dtype=torch.bool, device=z.device)
     pairs = len(z) * (len(z) - 1)
     return (-2 * distance).masked_fill(own, -torch.inf).flatten().logsumexp(0) - math.log(pairs)

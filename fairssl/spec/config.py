@@ -27,7 +27,7 @@ class TrainConfig(CanonicalModel, PluginConfig):
     and the contrastive recipe of FSCL (Park et al. 2022) for the augmentation, whose colour jitter acts on skin tone.
     """
 
-    loop: Literal[1] = 1  # version of the loop and the augmentation; raised when results change
+    loop: Literal[2] = 2  # version of the loop and the augmentation; raised when results change
     epochs: int = Field(100, ge=1)  # passes over the objective's own stream
     min_steps: int = Field(0, ge=0)  # a run takes at least that many steps, in whole epochs
     batch_size: int = Field(128, ge=2)  # images; each has the objective's number of views

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairssl import kinds
 from fairssl.data.device import DeviceSplit
+from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.registry import BrokenPlugin, configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
@@ -127,8 +128,7 @@ def take_steps(trainer: Trainer, n: int) -> list[dict[str, Tensor]]:
 def losses_of(trainer: Trainer, batches: Mapping[str, Batch], seed: int = 0) -> dict[str, Tensor]:
     """Every term of a drawn batch at the present parameters, by name."""
     torch.manual_seed(seed)
-    bf16 = trainer.step.config.precision == "bf16"
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+    with networks_in_bf16(trainer.step.config.precision == "bf16"):
         _, _, log = trainer.step.terms(trainer.step.encode(dict(batches)))
     return log
 

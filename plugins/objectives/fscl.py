@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import full_precision, mlp, normalize
+from fairssl.nn import mlp, normalize
 
 
 class FSCL(Objective):
@@ -58,8 +58,7 @@ class FSCL(Objective):
         same_group = group[:, None] == group[None, :]
         positive = same_class & ~torch.eye(n, dtype=torch.bool, device=z.device)
         negative = same_group & ~same_class
-        with full_precision(z):
-            similarity = z @ z.T / self.config.temperature
+        similarity = z @ z.T / self.config.temperature
         lonely = ~negative.any(1)
         # One that has no negative gets its own similarity, 1 / tau, for a denominator without a gradient.
         denominator = similarity.masked_fill(~negative, -torch.inf).masked_fill(lonely[:, None], 0).logsumexp(1)

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms, UserError
-from fairssl.nn import full_precision, mlp, normalize
+from fairssl.nn import mlp, normalize
 
 
 class SogCLR(Objective):
@@ -91,8 +91,7 @@ def _mean_over_negatives(z: Tensor, z_: Tensor, tau: float) -> tuple[Tensor, Ten
             f"sogclr contrasts an image with others, but the batch holds {n}; set a batch size of at least 2"
         )
     both = torch.cat([z, z_])
-    with full_precision(both):
-        exp = torch.exp(both @ both.T / tau)
+    exp = torch.exp(both @ both.T / tau)
     own = torch.eye(n, dtype=torch.bool, device=z.device).repeat(2, 2)
     g, g_ = (exp.masked_fill(own, 0).sum(1) / (2 * (n - 1))).chunk(2)
     return g, g_

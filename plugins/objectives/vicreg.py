@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import at_least_float32, full_precision, mlp
+from fairssl.nn import mlp
 
 
 class VICReg(Objective):
@@ -36,7 +36,7 @@ class VICReg(Objective):
         return self.expander(f)
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
-        z, z_ = (at_least_float32(view) for view in batches["all"].z)
+        z, z_ = batches["all"].z
         terms = {
             "invariance": self.config.invariance * (z - z_).square().mean(),
             "variance": self.config.variance * (_variance(z) + _variance(z_)),
@@ -53,6 +53,5 @@ def _variance(z: Tensor) -> Tensor:
 def _covariance(z: Tensor) -> Tensor:
     """(B, P) -> 0-d: squared covariances of different features, summed and divided by P, eqs. 3 and 4."""
     z = z - z.mean(0)
-    with full_precision(z):
-        covariance = z.T @ z / (len(z) - 1)
+    covariance = z.T @ z / (len(z) - 1)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / z.shape[1]
