@@ -27,6 +27,11 @@ class PluginConfig(BaseModel):
         """Every parameter, defaults written in, as JSON values."""
         return self.model_dump(mode="json")
 
+    def unread(self) -> frozenset[str]:
+        """Names of the parameters that have no effect at the present values of the others, as a schedule's end where the
+        schedule is constant. They are set to their defaults, so that a run has one key. Default: none."""
+        return frozenset()
+
 
 class Dataset:
     """A source of images with a binary target and a sensitive attribute.
@@ -73,7 +78,8 @@ class Metric(Protocol):
     """A metric as the registry gives it: a function of an `Outcome` with what a table must know of it."""
 
     name: str  # the file's name
-    symbol: str  # the column, and the key in JSON
+    symbol: str  # the key in JSON
+    heading: str  # of the column
     better: Literal["higher", "lower"]
     percent: bool  # printed x 100
     headline: bool  # one of the nine columns of the paper's tables
@@ -92,6 +98,7 @@ def metric(
     symbol: str,
     *,
     better: Literal["higher", "lower"],
+    heading: str = "",
     percent: bool = False,
     headline: bool = False,
     order: int = 100,
@@ -99,11 +106,16 @@ def metric(
     symmetric: bool = True,
     version: int = 1,
 ) -> Callable[[F], F]:
-    """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`."""
+    """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`.
+
+    A `headline` metric is a column of every printed table, at its place in the `order`, under its `heading` (default: the
+    symbol); others stand in the exports. A new or newer metric is computed for stored runs when a table is built.
+    """
 
     def mark(function: F) -> F:
         vars(function).update(
             symbol=symbol,
+            heading=heading or symbol,
             better=better,
             percent=percent,
             headline=headline,

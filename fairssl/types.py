@@ -68,6 +68,7 @@ class Splits:
     test: Split
     groups: tuple[str, ...]  # label of each group code, in order
     notes: tuple[str, ...] = ()  # said once per bench and kept in the record: skipped names, infeasible counts, ...
+    departures: tuple[str, ...] = ()  # from an official protocol; in the caption of every table
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Card:
     embedded: bool = False  # needs no files
     obtain: str = ""  # what to download, from where, and where to put it
     train_depends_on: frozenset[str] = frozenset()  # of "target", "attribute": what moves the training split
+    ordered: frozenset[str] = frozenset()  # attributes whose groups have an order, as ages have
 
 
 @dataclass(frozen=True)

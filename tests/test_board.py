@@ -24,9 +24,9 @@ from fairssl.board.json import to_json_rows
 from fairssl.board.latex import to_latex
 from fairssl.board.markdown import to_markdown
 from fairssl.board.rows import Board, build
-from fairssl.board.table import COLUMNS, Table
+from fairssl.board.table import Table
 from fairssl.board.terminal import show
-from fairssl.store.record import Predictions, Record, State
+from fairssl.store.record import ColumnFacts, Predictions, Record, State
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
@@ -63,8 +63,22 @@ def spec(
         "annotated": 0.05,
         "encoder": {"name": "resnet18", "version": 1, "params": {"stem": "standard"}},
         "train": {"epochs": 100, "batch_size": 64, "lr": 0.001, **(train or {})},
-        "metrics": dict.fromkeys(SYMBOLS, 1),
         "seed": seed,
+    }
+
+
+def columns(**versions: int) -> dict[str, ColumnFacts]:
+    """What the paper's nine metrics declare."""
+    return {
+        symbol: ColumnFacts(
+            version=versions.get(symbol, 1),
+            heading=f"Δ{symbol}" if symbol in ("ED", "EO", "DP") else symbol,
+            better="higher" if symbol == "Acc" else "lower",
+            percent=symbol in ("Acc", "ED", "EO", "DP"),
+            headline=True,
+            order=10 * number,
+        )
+        for number, symbol in enumerate(SYMBOLS)
     }
 
 
@@ -80,7 +94,7 @@ def record(
     given = dict(values) if isinstance(values, Mapping) else dict.fromkeys(SYMBOLS, values)
     metrics = {**dict.fromkeys(SYMBOLS, 0.5), **given} if state == "ok" else {}
     fields.setdefault("undefined", {s: f"group 1 has no {s}" for s, v in metrics.items() if v is None})
-    fields.setdefault("metric_versions", dict.fromkeys(SYMBOLS, 1) if state == "ok" else {})
+    fields.setdefault("columns", columns() if state == "ok" else {})
     fields.setdefault("key", f"k{zlib.crc32(json.dumps([spec, given]).encode()):x}")
     ok = {"facts": FACTS, "cells": CELLS} if state == "ok" else {"error": error}
     return Record(spec=spec, state=state, metrics=metrics, **{**ok, **fields})
@@ -134,7 +148,7 @@ def test_columns_and_scales_are_the_papers() -> None:
         *("sofclr", "12.50", "12.50", "12.50", "12.50", "0.1250", "0.1250", "0.1250", "0.1250", "0.1250"),
         *("none", "annotated", "1"),
     ]
-    assert [c.symbol for c in COLUMNS if c.better == "higher"] == ["Acc"]
+    assert [c.symbol for c in table.columns if c.better == "higher"] == ["Acc"]
 
 
 def test_leakage_stands_beside_the_metrics_where_it_was_measured() -> None:
@@ -219,7 +233,7 @@ def test_an_empty_group_is_told_with_its_zero() -> None:
 
 
 def test_a_metric_that_was_not_measured_is_undefined() -> None:
-    bare = Record(spec=spec(), key="k1", state="ok", metrics={"Acc": 0.5})
+    bare = Record(spec=spec(), key="k1", state="ok", metrics={"Acc": 0.5}, columns=columns())
     table = one([bare])
     assert cells(table)["sofclr"]["KL"] == "-"
     assert to_json_rows(table)[0]["undefined"]["KL"] == "not measured"
@@ -350,11 +364,10 @@ def test_rows_of_other_data_never_share_a_table(change: dict[str, Any], name: st
 def test_rows_of_other_metric_versions_never_share_a_table() -> None:
     """Fault S5; a failed record, which measured nothing, stands where its spec says."""
     newer = spec("b")
-    newer["metrics"] = newer["metrics"] | {"KL": 2}
     tables = build(
         [
             record(spec("a")),
-            record(newer, metric_versions=newer["metrics"]),
+            record(newer, columns=columns(KL=2)),
             record(spec("c"), state="failed"),
         ]
     )

@@ -198,7 +198,7 @@ def test_records_come_in_order_of_keys_and_without_what_is_half_there(tmp_path: 
         ('{"spec": {', "record.json is damaged .*JSON"),
         ('{"spec": {}, "key": "a1", "state": "ok", "metrics": {"Acc": NaN}}', "damaged"),
         ('{"spec": {}, "key": "b2", "state": "ok"}', "it holds the record of b2"),
-        ('{"spec": {}, "key": "a1", "state": "ok", "version": 2}', "version 2, this fairssl reads 1"),
+        ('{"spec": {}, "key": "a1", "state": "ok", "version": 1}', "version 1, this fairssl reads 2"),
     ],
 )
 def test_a_damaged_record_is_named_with_the_way_out(tmp_path: Path, text: str, message: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 
-from fairssl.board.table import COLUMNS, Table, Value
+from fairssl.board.table import Table, Value
 
 
 def to_csv(*tables: Table) -> str:
     """All tables in one CSV: a line per row, numbers as fractions that round-trip, nothing where undefined."""
-    columns = max((table.columns for table in tables), key=len, default=COLUMNS)
+    columns = max((table.columns for table in tables), key=len, default=())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     numbers = [f"{column.symbol}_{what}" for column in columns for what in ("mean", "sd")]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairssl.board.table import Column, Row, Table
+from fairssl.board.table import LEAK, Column, Row, Table, Value
 from fairssl.store.record import to_json
 
 
@@ -32,10 +32,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, to_json(value)
 
 
-def table_identity(data: Mapping[str, Any], versions: Iterable[tuple[str, int | None]]) -> dict[str, str]:
+def table_identity(data: Mapping[str, Any], versions: Mapping[str, int | None]) -> dict[str, str]:
     """Everything that two rows of one table have in common, as text by name."""
     found = {name: value for name, value in data.items() if name not in ("dataset", "target", "attribute")}
-    metrics = {f"metric {symbol} version": "unknown" if v is None else str(v) for symbol, v in versions}
+    metrics = {f"metric {symbol} version": "unknown" if v is None else str(v) for symbol, v in sorted(versions.items())}
     return {**dict(_leaves(found)), **metrics}
 
 
@@ -58,8 +58,9 @@ def _composition(row: Row) -> dict[str, str]:
 
 def _settings(row: Row) -> dict[str, str]:
     """What is set beside the method and the data."""
-    skip = ("method", "data", "seed", "metrics")
-    return dict(_leaves({name: value for name, value in row.spec.items() if name not in skip}))
+    skip = ("method", "data", "seed")
+    found = dict(_leaves({name: value for name, value in row.spec.items() if name not in skip and value is not None}))
+    return {name: value for name, value in found.items() if name not in row.facts.get("unread", ())}
 
 
 def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dict[str, set[str]]]:
@@ -105,7 +106,8 @@ def make_table(
     distinct, told = _distinct(rows, order)
     measured = {symbol for row in rows for symbol, value in row.values.items() if value.mean is not None}
     columns = tuple(column for column in columns if not column.diagnostic or column.symbol in measured)
-    distinct = [replace(row, values={c.symbol: row.values[c.symbol] for c in columns}) for row in distinct]
+    shown = {*(c.symbol for c in columns), *(symbol for row in rows for symbol in row.values if symbol != LEAK.symbol)}
+    distinct = [_with_values(row, _in_column_order(shown, columns)) for row in distinct]
     usual, exceptions = _usual(distinct, told)
     notes = []
     if differs:
@@ -130,12 +132,27 @@ def make_table(
     )
 
 
+def _with_values(row: Row, symbols: Sequence[str]) -> Row:
+    """The row with a value for each of the symbols, undefined where it has none."""
+    nothing = Value(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
+    return replace(row, values={symbol: row.values.get(symbol, nothing) for symbol in symbols})
+
+
+def _in_column_order(symbols: Collection[str], columns: Sequence[Column]) -> list[str]:
+    """The printed columns in their order, then the others by name."""
+    place = {column.symbol: i for i, column in enumerate(columns)}
+    return sorted(symbols, key=lambda symbol: (place.get(symbol, len(place)), symbol))
+
+
 def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str, str], list[str]]:
     """The most frequent value of each setting and fact, and a note for each other value with the rows that have it."""
     values: dict[str, Counter[str]] = {}
     owners: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        facts = {name: value for name, value in row.facts.items() if name not in ("groups", "positive", "cells")}
+        facts = {
+            name: value for name, value in row.facts.items() if name in ("n_train", "n_val", "n_test", "n_annotated")
+        }
+        facts |= {f"batches.{name}": n for name, n in row.facts.get("batches", {}).items()}
         for name, value in {**_settings(row), **dict(_leaves(facts)), "seeds": ", ".join(map(str, row.seeds))}.items():
             values.setdefault(name, Counter())[value] += 1
             owners.setdefault((name, value), []).append(row)
@@ -167,11 +184,12 @@ def _heading(
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",
         f"{epochs} epoch{'' if epochs == '1' else 's'}",
-        f"batch {usual.get('train.batch_size', '?')}",
+        f"batch {usual.get('batches.all', usual.get('batches.annotated', usual.get('train.batch_size', '?')))}",
     ]
     yield f"Encoder {', '.join(trained)}."
-    share = usual.get("annotated")
-    percent = "" if share is None else f" ({float(share) * 100:g} %)"
+    percent = ""
+    if "n_annotated" in usual and "n_train" in usual:  # what was done, not what was asked for
+        percent = f" ({100 * int(usual['n_annotated']) / int(usual['n_train']):.2g} %)"
     counts = [
         f"{usual[name]} {what}"
         for name, what in (("n_train", "train"), ("n_val", "validation"), ("n_test", "test"))
@@ -181,8 +199,10 @@ def _heading(
         counts.insert(1, f"{usual['n_annotated']} of them annotated{percent}")
     if counts:
         yield f"Images: {', '.join(counts)}."
-    elif percent:
-        yield f"Annotated share{percent}."
+    for text in facts.get("departures", ()):
+        yield f"{text[:1].upper()}{text[1:]}."
+    if facts.get("n_unknown"):
+        yield f"{facts['n_unknown']} test images of unknown group are left out."
     if facts.get("cells"):
         cells = [
             f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))
@@ -195,11 +215,11 @@ def _heading(
     content = _short("fingerprint", apart.get("fingerprint", "unknown"))
     yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
     judged = [column for column in columns if not column.diagnostic]
-    versions = {apart[f"metric {column.symbol} version"] for column in judged}
+    versions = {apart.get(f"metric {column.symbol} version", "unknown") for column in judged}
     if len(versions) == 1:
         yield f"Metric versions: all {min(versions)}."
     else:
-        each = (f"{column.symbol} {apart[f'metric {column.symbol} version']}" for column in judged)
+        each = (f"{c.symbol} {apart.get(f'metric {c.symbol} version', 'unknown')}" for c in judged)
         yield f"Metric versions: {', '.join(each)}."
     many = sum(len(row.seeds) > 1 for row in rows)
     percents = [column.heading for column in columns if column.percent]

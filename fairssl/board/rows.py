@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
-from fairssl.board.table import COLUMNS, Column, Row, Table, Value
+from fairssl.board.table import LEAK, Column, Row, Table, Value
 from fairssl.store.record import Record, State, to_json
 from fairssl.types import UserError
 
@@ -24,7 +24,7 @@ class _Run:
 
     key: str
     state: State
-    values: tuple[float | None, ...]
+    values: dict[str, float | None]
     reasons: dict[str, str]
     error: str
 
@@ -34,7 +34,7 @@ class _Group:
     """The seeds of one composition."""
 
     spec: dict[str, Any]
-    versions: tuple[tuple[str, int | None], ...]
+    columns: dict[str, Column]
     labels: set[str] = field(default_factory=set)
     facts: dict[str, Any] = field(default_factory=dict)
     facts_of: int | None = None  # the seed that `facts` are from
@@ -49,29 +49,34 @@ class Board:
     it after them by the alphabet.
     """
 
-    def __init__(self, columns: Sequence[Column] = COLUMNS, order: Sequence[str] = ()) -> None:
-        self.columns = tuple(columns)
+    def __init__(self, order: Sequence[str] = ()) -> None:
         self.order = tuple(order)
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, record: Record, label: str | None = None) -> None:
         """Take a record in. Two different results of one run: `UserError`."""
         seed, name, spec = _without_seed_and_name(record)
-        versions = tuple(
-            (c.symbol, record.metric_versions.get(c.symbol, record.spec.get("metrics", {}).get(c.symbol)))
-            for c in self.columns
-            if not c.diagnostic
-        )
-        identity = hashlib.sha256(to_json([spec, versions]).encode()).hexdigest()
-        group = self._groups.setdefault((identity, label or ""), _Group(record.spec, versions))
+        columns = {
+            symbol: Column(symbol, c.heading, c.better, c.percent, c.headline, c.order, c.version)
+            for symbol, c in record.columns.items()
+        }
+        identity = hashlib.sha256(to_json(spec).encode()).hexdigest()
+        group = self._groups.setdefault((identity, label or ""), _Group(record.spec, {}))
         group.labels.add(label or name)
+        for symbol, column in columns.items():
+            known = group.columns.setdefault(symbol, column)
+            if known != column:
+                raise UserError(
+                    f"{label or name} has {symbol} of version {known.version} for one seed and of version "
+                    f"{column.version} for another (record {record.key}); compute both anew"
+                )
         if record.facts and (group.facts_of is None or seed < group.facts_of):
             group.facts, group.facts_of = {**record.facts, "cells": record.cells}, seed
         ours = _Run(
             key=record.key,
             state=record.state,
-            values=tuple(_leak(record) if c.diagnostic else record.metrics.get(c.symbol) for c in self.columns),
-            reasons={**record.undefined, "Leak": str((record.leakage or {}).get("reason", "not measured"))},
+            values={**record.metrics, LEAK.symbol: _leak(record)},
+            reasons={**record.undefined, LEAK.symbol: str((record.leakage or {}).get("reason", "not measured"))},
             error=record.reason,
         )
         other = group.runs.setdefault(seed, ours)
@@ -84,20 +89,30 @@ class Board:
     def tables(self) -> list[Table]:
         """The tables, in order of dataset, target, attribute, and then of what sets them apart."""
         places: dict[tuple[str, str, str], dict[str, tuple[dict[str, str], list[Row]]]] = {}
-        for (identity, _), group in sorted(self._groups.items()):
+        # Those that measured something come first: one that failed has no metric versions, and joins its like.
+        for (identity, _), group in sorted(self._groups.items(), key=lambda item: (not item[1].columns, item[0])):
             data = group.spec["data"]
-            place = (data["dataset"], data["target"], data["attribute"])
-            apart = table_identity(data, group.versions)
-            _, rows = places.setdefault(place, {}).setdefault(to_json(apart), (apart, []))
-            rows.append(_row(identity, group, self.columns))
+            here = places.setdefault((data["dataset"], data["target"], data["attribute"]), {})
+            apart = table_identity(data, {c.symbol: c.version for c in group.columns.values()})
+            name = to_json(apart)
+            if not group.columns:
+                alike = [n for n, (other, _) in here.items() if apart.items() <= other.items()]
+                name = min(alike, default=name)
+            _, rows = here.setdefault(name, (apart, []))
+            rows.append(_row(identity, group))
         tables = []
         for place in sorted(places):
             siblings = [places[place][name] for name in sorted(places[place])]
             apart_in = differing([apart for apart, _ in siblings])
             for apart, rows in siblings:
                 differs = {name: apart.get(name, "none") for name in apart_in}
-                tables.append(make_table(place, apart, differs, rows, len(siblings), self.columns, self.order))
+                tables.append(make_table(place, apart, differs, rows, len(siblings), self._columns(), self.order))
         return tables
+
+    def _columns(self) -> tuple[Column, ...]:
+        """The headline columns of all records, in their order, and the diagnostics after them."""
+        found = {symbol: column for group in self._groups.values() for symbol, column in group.columns.items()}
+        return (*sorted((c for c in found.values() if c.headline), key=lambda c: (c.order, c.symbol)), LEAK)
 
 
 def build(records: Iterable[Record]) -> list[Table]:
@@ -128,13 +143,13 @@ def _leak(record: Record) -> float | None:
     return None if found is None else float(found)
 
 
-def _row(identity: str, group: _Group, columns: Sequence[Column]) -> Row:
+def _row(identity: str, group: _Group) -> Row:
     runs = dict(sorted(group.runs.items()))
     ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
     method = group.spec["method"]
     return Row(
         label=min(group.labels, key=lambda label: (len(label), label)),
-        values={column.symbol: _over_seeds(ok, len(runs), column.symbol, i) for i, column in enumerate(columns)},
+        values={symbol: _over_seeds(ok, len(runs), symbol) for symbol in (*group.columns, LEAK.symbol)},
         seeds=tuple(runs),
         failed={seed: (run.state, run.error) for seed, run in runs.items() if run.state != "ok"},
         target_seen=str(method.get("target", "none")),
@@ -145,13 +160,13 @@ def _row(identity: str, group: _Group, columns: Sequence[Column]) -> Row:
     )
 
 
-def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, place: int) -> Value:
+def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str) -> Value:
     if not ok:
         return Value(None, reason=f"no seed ended well (of {n_seeds})")
-    why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if run.values[place] is None}
+    why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if run.values.get(symbol) is None}
     if why:
         return Value(None, reason=by_seed(why) if len(why) < len(ok) or len(set(why.values())) > 1 else why[min(why)])
-    values = [value for run in ok.values() if (value := run.values[place]) is not None]
+    values = [value for run in ok.values() if (value := run.values.get(symbol)) is not None]
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Value(mean)

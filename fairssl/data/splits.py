@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,9 +33,26 @@ class RunData:
         visible[self.annotated] = self.splits.train.group[self.annotated]
         return visible
 
+    @cached_property
+    def split_hash(self) -> str:
+        """16 hex digits over the ids, targets and groups of the three splits, in order: equal splits, equal hash."""
+        whole = hashlib.sha256()
+        for split in (self.splits.train, self.splits.val, self.splits.test):
+            whole.update("\0".join(split.ids).encode("utf-8", "surrogateescape") + b"\n")
+            whole.update(split.target.tobytes() + split.group.tobytes())
+        return whole.hexdigest()[:16]
 
-def run_data(splits: Splits, attribute: str, share: float, seed: int) -> RunData:
-    """The splits with the annotated subset of a seed: `share` of the training images, in (0, 1]."""
+    @cached_property
+    def annotated_hash(self) -> str:
+        """16 hex digits over the ids of the annotated images."""
+        ids = "\0".join(self.splits.train.ids[row] for row in self.annotated)
+        return hashlib.sha256(ids.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def run_data(splits: Splits, attribute: str, share: float | None, seed: int) -> RunData:
+    """The splits with the annotated subset of a seed: `share` of the training images, in (0, 1]; None: none of them."""
+    if share is None:
+        return RunData(splits, np.zeros(0, dtype=np.int64))
     return RunData(splits, annotated_subset(splits.train.group, len(splits.groups), share, attribute, seed))
 
 

@@ -29,7 +29,8 @@ class Evaluation:
 
     test: Mapping[str, Value]
     val: Mapping[str, Value]
-    outcome: Outcome  # of the test split, in its order
+    outcome: Outcome  # of the test split, in its order, the images of known group
+    known: np.ndarray  # int64 (n,): their positions in the test split
     leakage: Mapping[str, Any]
     intervals: Mapping[str, Interval]  # over resampled test rows
     noise_floor: Mapping[str, Floor]  # with the groups permuted
@@ -45,10 +46,12 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     score = scorer(spec, model, features["train"], data)
     splits = data.splits
     val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
+    known = np.flatnonzero(splits.test.group >= 0)
     return Evaluation(
         test=all_metrics(test),
         val=all_metrics(val),
         outcome=test,
+        known=known,
         leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
         intervals=bootstrap(test),
         noise_floor=noise_floor(test),
@@ -56,7 +59,8 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
 
 
 def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
-    return check_outcome(score(f).double().cpu().numpy(), split.target, split.group, groups)
+    known = split.group >= 0  # an image of unknown group cannot be compared with another
+    return check_outcome(score(f).double().cpu().numpy()[known], split.target[known], split.group[known], groups)
 
 
 def transformed(spec: RunSpec, model: Model, features: Features, data: RunData) -> Features:

@@ -23,12 +23,12 @@ from fairssl.execute.loggers import Logger, open_logger
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter, SilentReporter
 from fairssl.execute.signals import GracefulStop
-from fairssl.pipeline import ended_badly, ok_record, predictions_of
+from fairssl.pipeline import ended_badly, lost_record, ok_record, predictions_of
 from fairssl.plan.resolve import Run
 from fairssl.plan.status import Live, is_due
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.store.files import StoreError
-from fairssl.store.record import Record, State, reason_of
+from fairssl.store.record import State, reason_of
 from fairssl.store.runs import RunStore
 from fairssl.train.cudagraph import NotCaptured
 from fairssl.train.history import Diverged
@@ -298,7 +298,7 @@ class Worker:
                 continue
             spent = {**training.timings, "evaluate_seconds": time.perf_counter() - started}
             training.timings = {}  # only the run that paid for the training says what it cost
-            record = ok_record(run.spec, found, data, self.device, spent)
+            record = ok_record(run.spec, found, training.trainer, data, self.device, spent)
             self.log.done(run, self.store.write_result(record, predictions_of(found, data.splits)))
         return failed
 
@@ -383,8 +383,7 @@ def write_lost(job: Job, store: RunStore, error: str, log: Reporter) -> None:
     """Failed records for the runs of a job whose workers died over it; what has ended well stays."""
     for run in job.runs:
         if store.state(run.spec.key) != "ok":
-            record = Record(spec=run.spec.model_dump(mode="json"), key=run.spec.key, state="failed", error=error)
-            log.done(run, store.write_result(record))
+            log.done(run, store.write_result(lost_record(run.spec, error)))
 
 
 def follow(settings: Settings, root: Path, stop: GracefulStop) -> None:

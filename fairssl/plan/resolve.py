@@ -15,6 +15,7 @@ from fairssl.registry import configure, did_you_mean
 from fairssl.spec.config import ProbeConfig, TrainConfig
 from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set
 from fairssl.spec.run import DataSpec, MethodSpec, PartSpec, RunSpec
+from fairssl.spec.unread import reads_annotated, unread_in_probe, unread_in_train, without
 from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
 
 
@@ -95,15 +96,17 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
         if pretrain is not None:
             size = _at_most_stored(size, facts[name])
         data = _data_spec(sources[name], facts[name], size, target, attribute)
+        share = card.defaults.annotated if request.annotated is None else request.annotated
         for text, one in composed.items():
             if (home, text) not in trains:
-                trains[home, text] = _train(request, card, preset, one.method.train, values.get("train", {}))
+                train = _train(request, card, preset, one.method.train, values.get("train", {}))
+                trains[home, text] = without(train, unread_in_train(one.spec, train))
             for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
                 spec = RunSpec(
                     method=one.spec,
                     data=data,
                     pretrain=trained_on,
-                    annotated=card.defaults.annotated if request.annotated is None else request.annotated,
+                    annotated=share if reads_annotated(one.spec) else None,
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
@@ -119,7 +122,8 @@ class _Composed:
     def __init__(self, text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> None:
         self.method = method
         self.spec: MethodSpec = compose(text, method, values)
-        self.probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
+        probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
+        self.probe = without(probe, unread_in_probe(self.spec, probe))
 
 
 def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:

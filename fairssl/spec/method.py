@@ -10,6 +10,7 @@ from typing import Any
 from fairssl import kinds, registry
 from fairssl.registry import BrokenPlugin, UnknownName, configure, did_you_mean
 from fairssl.spec.run import MethodSpec, PartSpec, Seen
+from fairssl.spec.unread import without
 from fairssl.types import Method, UserError
 
 
@@ -132,8 +133,10 @@ def check_set(values: Mapping[str, Any], methods: Sequence[Method]) -> None:
 
 
 def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]) -> PartSpec:
+    """A plugin with its version and every parameter; those that have no effect are at their defaults."""
     part = kind.get(name)
-    return PartSpec(name=name, version=part.version, params=configure(part.Config, name, params).params())
+    config = configure(part.Config, name, params)
+    return PartSpec(name=name, version=part.version, params=without(config, config.unread()).params())
 
 
 def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
@@ -153,7 +156,10 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
 
     objective = part(kinds.objectives, method.objective, method.params)
     heads = [part(kinds.heads, name, method.heads[name]) for name in sorted(method.heads)]
-    heads = [head for head in heads if head.params["weight"] != 0]
+    kept = [head for head in heads if head.params["weight"] != 0]
+    # Of a method whose heads all have weight 0 the objective is left: its batches are drawn as the objective's alone.
+    sampler = "shuffle" if heads and not kept else method.sampler
+    heads = kept
     parts = [kinds.objectives.get(objective.name), *(kinds.heads.get(head.name) for head in heads)]
     for head in parts[1:]:
         if head.needs is not None and head.needs != parts[0].gives:
@@ -169,6 +175,9 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
     own = "all" if "all" in parts[0].streams else "annotated"
     drawn = {stream for part in parts for stream in part.streams}
 
+    if "annotated" not in drawn:
+        sampler = "shuffle"  # it is the annotated stream's
+
     def seen(label: str) -> Seen:
         where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
         if not where:
@@ -179,11 +188,11 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         name=text,
         objective=objective,
         heads=tuple(heads),
-        sampler=method.sampler,
+        sampler=sampler,
         probe=method.probe,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
-        group="annotated" if method.sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
+        group="annotated" if sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
     )
 
 

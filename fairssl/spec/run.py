@@ -96,7 +96,7 @@ class RunSpec(Spec):
     method: MethodSpec
     data: DataSpec  # what is judged: the probe's training images, and the test set
     pretrain: DataSpec | None = None  # what the encoder is trained on, where it is not what is judged
-    annotated: float = Field(0.05, gt=0, le=1)
+    annotated: float | None = Field(None, gt=0, le=1)  # share of the training images; None: nothing reads which
     encoder: PartSpec
     train: TrainConfig
     probe: ProbeConfig
@@ -130,13 +130,12 @@ class RunSpec(Spec):
         fields.pop("pretrain", None)
         fields["method"], sees = self.method.training
         fields["data"] = self.pretrain_data.training[sees]
-        if "group" not in sees:
-            del fields["annotated"]
+        if "annotated" not in self.method.streams and "group" not in sees:
+            fields.pop("annotated", None)  # read after training alone
         return fields
 
     def _fields(self) -> dict[str, str]:
-        """Field -> canonical JSON. A `pretrain` that is not there is left out, so that keys from before it stay."""
+        """Field -> canonical JSON; what is None is left out."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        if values["pretrain"] is None:
-            del values["pretrain"]
+        values = {name: value for name, value in values.items() if value is not None}
         return {name: v.canonical_json if isinstance(v, CanonicalModel) else canonical(v) for name, v in values.items()}

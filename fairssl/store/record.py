@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 State = Literal["ok", "failed", "diverged"]
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -52,10 +52,25 @@ def reason_of(error: str) -> str:
     return line if len(line) <= 200 else line[:197] + "..."
 
 
+class ColumnFacts(_Frozen):
+    """What a table must know of a metric, as the metric itself declares it, at the version that computed the value."""
+
+    version: int
+    heading: str
+    better: Literal["higher", "lower"]
+    percent: bool  # printed x 100
+    headline: bool  # in the printed tables; the others are in the exports
+    order: int  # place among the columns
+
+
 class Record(Measured):
     """What one run came to. `metrics` are of the test split; a failed or diverged run has none.
 
-    `facts` are what a table's heading tells of the data: groups, positive, n_train, n_annotated, n_val, n_test.
+    `facts` are what a table tells of the data and the training: `groups` in order of their codes, `ordered` (whether that
+    order means something), `positive` (what y = 1 is), n_train, n_val, n_test, n_annotated (if any part reads which images
+    are annotated), n_unknown (test images left out, their group being unknown), `batches` (stream -> images of a step),
+    n_views, n_steps, `unread` (settings that have no effect), `departures` from an official protocol, and hashes of the
+    splits and of the annotated subset.
     """
 
     version: int = RECORD_VERSION  # of this format
@@ -72,7 +87,8 @@ class Record(Measured):
     notes: list[str] = Field(default_factory=list)
     env: dict[str, str | None] = Field(default_factory=dict)  # versions and the device's name; None: not installed
     timings: dict[str, float] = Field(default_factory=dict)  # seconds
-    metric_versions: dict[str, int] = Field(default_factory=dict)
+    columns: dict[str, ColumnFacts] = Field(default_factory=dict)  # symbol -> of the metrics above
+    sources: dict[str, str] = Field(default_factory=dict)  # plugin, or `fairssl` -> hash of its source
 
     @model_validator(mode="after")
     def _state_and_error_agree(self) -> Record:

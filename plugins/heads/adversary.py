@@ -38,6 +38,9 @@ class Adversary(Head):
         hidden_dim: int = Field(512, ge=1)
         projection_dim: int = Field(128, ge=1)  # P of the objective; matters for input "projection" alone
 
+        def unread(self) -> frozenset[str]:
+            return frozenset() if self.input == "projection" else frozenset({"projection_dim"})
+
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
         self.input_dim = config.projection_dim if config.input == "projection" else ctx.feature_dim

@@ -4,7 +4,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="DP", better="lower", percent=True, headline=True, order=40)
+@metric(symbol="DP", heading="ΔDP", better="lower", percent=True, headline=True, order=40)
 def demographic_parity(
     outcome: Outcome,
     *,

@@ -6,7 +6,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Undefined, Value, metric
 
 
-@metric(symbol="ED", better="lower", percent=True, headline=True, order=20, given_target=True)
+@metric(symbol="ED", heading="ΔED", better="lower", percent=True, headline=True, order=20, given_target=True)
 def equalized_odds(
     outcome: Outcome,
     *,

@@ -4,7 +4,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="EO", better="lower", percent=True, headline=True, order=30, given_target=True)
+@metric(symbol="EO", heading="ΔEO", better="lower", percent=True, headline=True, order=30, given_target=True)
 def equal_opportunity(
     outcome: Outcome,
     *,

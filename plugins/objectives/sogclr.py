@@ -43,6 +43,9 @@ class SogCLR(Objective):
         hidden_dim: int = Field(256, ge=1)
         projection_dim: int = Field(128, ge=1)  # P
 
+        def unread(self) -> frozenset[str]:
+            return frozenset({"gamma_min", "gamma_decay"} if self.gamma_schedule == "constant" else ())
+
     u: Tensor
     seen: Tensor
     gamma: Tensor
