@@ -60,16 +60,19 @@ class TrainConfig(CanonicalModel, PluginConfig):
 
 
 class ProbeConfig(CanonicalModel, PluginConfig):
-    """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at epoch 10."""
+    """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at half of them, or as many
+    epochs as 2,000 steps take on a small training set, so that the probe has converged."""
 
-    version: Literal[1] = 1  # raised when results change
+    version: Literal[2] = 2  # raised when results change
     kind: Literal["linear", "lbfgs", "knn"] = "linear"
     epochs: int = Field(20, ge=1)
     lr: float = Field(1e-3, gt=0)  # Adam
-    decay_epoch: int = Field(10, ge=1)
+    decay_epoch: int = Field(10, ge=1)  # of `epochs`; later in proportion where `min_steps` makes the probe longer
+    min_steps: int = Field(2000, ge=0)  # the linear probe takes at least that many, in whole epochs
     batch_size: int = Field(256, ge=1)
     l2: float = Field(1.0, gt=0)  # lbfgs: inverse of scikit-learn's C
-    neighbours: int = Field(20, ge=1)  # knn, cosine
+    neighbours: int = Field(20, ge=1)  # knn, by cosine similarity
+    vote_temperature: float = Field(0.07, gt=0)  # knn: a neighbour's vote weighs exp(cosine / this)
 
 
 def check_share(stream: str, batch_size: int, n_devices: int) -> None:
