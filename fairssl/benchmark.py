@@ -114,6 +114,8 @@ def bench(
     pretrain_dataset: str | None = None,
     pretrain_target: str | None = None,
     pretrain_attribute: str | None = None,
+    equal_views: bool | None = None,
+    pairs: str | None = None,
     data_dir: Path | str | None = None,
     out: Path | str = "runs",
     **options: Any,
@@ -145,6 +147,8 @@ def bench(
         pretrain_dataset=pretrain_dataset,
         pretrain_target=pretrain_target,
         pretrain_attribute=pretrain_attribute,
+        equal_views=equal_views,
+        pairs=pairs,
         data_dir=None if data_dir is None else Path(data_dir),
     )
     stop = GracefulStop()
@@ -188,22 +192,32 @@ def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop:
     from fairssl.execute.launch import launch
 
     launch(plan, store, options, log, stop)
-    return result_of(plan, store)
+    return result_of(plan, store, log)
 
 
-def result_of(plan: Plan, store: RunStore) -> Result:
-    """The tables of a plan whose runs have all ended; writes `table.md`."""
+def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
+    """The tables of a plan whose runs have all ended; writes `table.md`. Says which runs another source code has made."""
     from fairssl.board.markdown import to_markdown
     from fairssl.board.rows import Board
+    from fairssl.provenance import changed
     from fairssl.store.files import whole_file
 
+    made_otherwise: dict[tuple[str, ...], int] = {}
     board, n_failed = Board(order=list(dict.fromkeys(run.label for run in plan.runs))), 0
     for run in plan.runs:
         record = store.read_record(run.spec.key)
         if record is None:
             raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
         n_failed += record.state != "ok"
+        names = tuple(changed(record.sources, run.spec))
+        made_otherwise[names] = made_otherwise.get(names, 0) + 1
         board.add(record, run.label)
+    for names, n in sorted(made_otherwise.items()):
+        if names:
+            log.note(
+                f"{n} of {len(plan.runs)} results were made by other source code of {', '.join(names)}, with the same "
+                "version; --force makes them anew, or raise the version where results change"
+            )
     tables = tuple(board.tables())
     with whole_file(store.root / "table.md") as file:
         file.write(to_markdown(*tables).encode())

@@ -19,7 +19,7 @@ from fairssl.data.device import device_name, pick_device
 from fairssl.data.files import data_root
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
-from fairssl.evaluate.judge import Evaluation, evaluate
+from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
 from fairssl.interfaces import Metric
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
@@ -158,6 +158,7 @@ def facts(spec: RunSpec, data: RunData) -> dict[str, Any]:
     return {
         "groups": list(splits.groups),
         "ordered": spec.data.attribute in card.ordered,
+        "pairs": pairs_of(spec) if len(splits.groups) > 2 else None,
         "positive": card.positive.get(spec.data.target, spec.data.target),
         "n_train": len(splits.train),
         "n_val": len(splits.val),

@@ -41,6 +41,12 @@ def bench(
     batch_size: int | None = typer.Option(None, "--batch-size"),
     annotated: float | None = typer.Option(None, "--annotated", help="Share of training images whose group is known."),
     set_: list[str] = typer.Option([], "--set", help="part.parameter=value, as adversary.weight=0.5. Repeat it."),
+    equal_views: bool | None = typer.Option(
+        None, "--equal-views/--no-equal-views", help="Every method sees as many augmented images per step."
+    ),
+    pairs: str | None = typer.Option(
+        None, "--pairs", help="More than two groups: adjacent, all or max. Default: adjacent if ordered, else all."
+    ),
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Default: FAIRSSL_DATA, else a per-user folder."),
     pretrain_dataset: str | None = typer.Option(
         None,
@@ -71,6 +77,7 @@ def bench(
     dry_run: bool = typer.Option(False, "--dry-run", help="Print what would run, and run nothing."),
     estimate: bool = typer.Option(False, "--estimate", help="As --dry-run, with the time from a few timed steps."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Also run the failed and diverged runs again."),
+    force: bool = typer.Option(False, "--force", help="Train and judge everything again, also what is there."),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
 ) -> None:
     """Train a grid of methods, datasets, targets and attributes over seeds, and print accuracy and fairness.
@@ -98,6 +105,8 @@ def bench(
         pretrain_dataset=pretrain_dataset,
         pretrain_target=pretrain_target,
         pretrain_attribute=pretrain_attr,
+        equal_views=equal_views,
+        pairs=pairs,
         data_dir=data_dir,
     )
     if str(out) == "." and not out.name:
@@ -114,6 +123,7 @@ def bench(
         checkpoint_epochs=checkpoint_epochs,
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
+        force=force,
     )
     store = RunStore(out)
     requests = requests_of(request, grid)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairssl import kinds
 from fairssl.data.sampling import balanced
 from fairssl.data.splits import RunData
 from fairssl.evaluate.embed import Features
@@ -47,15 +48,22 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     splits = data.splits
     val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
     known = np.flatnonzero(splits.test.group >= 0)
+    how: Any = {"pairs": pairs_of(spec)}
     return Evaluation(
-        test=all_metrics(test),
-        val=all_metrics(val),
+        test=all_metrics(test, **how),
+        val=all_metrics(val, **how),
         outcome=test,
         known=known,
         leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
-        intervals=bootstrap(test),
-        noise_floor=noise_floor(test),
+        intervals=bootstrap(test, **how),
+        noise_floor=noise_floor(test, **how),
     )
+
+
+def pairs_of(spec: RunSpec) -> str:
+    """How the run's groups are compared: as asked for, else adjacent ones where their order means something, else all."""
+    ordered = spec.data.attribute in kinds.datasets.get(spec.data.dataset).card.ordered
+    return spec.pairs or ("adjacent" if ordered else "all")
 
 
 def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:

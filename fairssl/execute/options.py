@@ -42,6 +42,7 @@ class Options:
     checkpoint_epochs: int = 0  # also after every so many epochs; 0: not
     loggers: tuple[str, ...] = ()  # besides the CSV
     retry_failed: bool = False  # also run the failed and diverged runs again
+    force: bool = False  # train and judge everything again, also what is there
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from fairssl.interfaces import Dataset
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure, did_you_mean
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set
+from fairssl.spec.keys import canonical
+from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set, sweep
 from fairssl.spec.run import DataSpec, MethodSpec, PartSpec, RunSpec
 from fairssl.spec.unread import reads_annotated, unread_in_probe, unread_in_train, without
 from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
@@ -51,8 +52,15 @@ class Plan:
 
 
 def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progress: Progress = silent) -> Plan:
-    """One plan of several requests; a run that two of them name is there once."""
-    plans = [resolve(request, allow_absent, progress) for request in requests]
+    """One plan of several requests; a run that two of them name is there once. Where `--set` gives a setting several
+    values, there is a run for each."""
+    single = [
+        replace(request, assignments=assignments)
+        for request in requests
+        for assignments in sweep(request.assignments or ())
+    ]
+    found: dict[str, DataFacts] = {}
+    plans = [resolve(request, allow_absent, progress, found) for request in single]
     runs = {(run.label, run.spec.key): run for plan in plans for run in plan.runs}
     joined = Plan(runs=list(runs.values()), roots={})
     for plan in plans:
@@ -61,11 +69,18 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
     return joined
 
 
-def resolve(request: Request, allow_absent: bool = False, progress: Progress = silent) -> Plan:
+def resolve(
+    request: Request,
+    allow_absent: bool = False,
+    progress: Progress = silent,
+    inspected: dict[str, DataFacts] | None = None,
+) -> Plan:
     """Check everything the user wrote, then find the data, then write down every run. Reads no image.
 
     With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.
+    `inspected` keeps what was found of datasets from one call to the next.
     """
+    inspected = {} if inspected is None else inspected
     values = parse_set(request.assignments or ())
     check_request(request)
     methods = {text: parse_method(text) for text in request.methods or METHODS}
@@ -75,11 +90,12 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
     pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, judged[name].card)]
     pretrain = _pretrain_pair(request)
 
+    asked: Any = request.pairs  # one of PAIRS: it has been checked
     plan = Plan(runs=[], roots={})
     facts: dict[str, DataFacts | None] = {}
     sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
     for name, source in sources.items():
-        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent)
+        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent, inspected)
     encoders: dict[str, PartSpec] = {}
     trains: dict[
         tuple[str, str], TrainConfig
@@ -100,7 +116,8 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
         for text, one in composed.items():
             if (home, text) not in trains:
                 train = _train(request, card, preset, one.method.train, values.get("train", {}))
-                trains[home, text] = without(train, unread_in_train(one.spec, train))
+                train = without(train, unread_in_train(one.spec, train))
+                trains[home, text] = _with_equal_views(train, one.spec) if request.equal_views else train
             for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
                 spec = RunSpec(
                     method=one.spec,
@@ -110,6 +127,7 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
+                    pairs=None if len(sources[name].card.attributes[attribute]) == 2 else asked,
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
@@ -174,13 +192,16 @@ def _check_known(
 
 
 def _find(
-    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool
+    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool, inspected: dict[str, DataFacts]
 ) -> tuple[Path | None, DataFacts | None]:
     if source.card.embedded:
         return None, source.inspect(None)
     try:
         root = data_root(data_dir, source.name)
-        facts = source.inspect(root)
+        name = canonical([source.name, source.config.params(), str(root)])
+        if name not in inspected:
+            inspected[name] = source.inspect(root)
+        facts = inspected[name]
     except UserError as error:
         if not allow_absent:
             raise
@@ -228,3 +249,15 @@ def _train(request: Request, card: Card, preset: str, ours: Mapping[str, Any], u
             values[name] = flag
     config: TrainConfig = configure(TrainConfig, "train", values)
     return config
+
+
+def _with_equal_views(train: TrainConfig, method: MethodSpec) -> TrainConfig:
+    """The batch with which a step of the method takes as many augmented images as one of two views per image with both
+    streams: the annotated batch is otherwise extra training for those that have one."""
+    heads = [head for head in (kinds.heads.get(head.name) for head in method.heads) if head.streams]
+    n_views = max(part.n_views for part in (kinds.objectives.get(method.objective.name), *heads))
+    wanted = 2 * (train.batch_size + (train.annotated_batch_size or train.batch_size))
+    if len(method.streams) == 2 and n_views == 2:
+        return train
+    n_images = wanted // (n_views * len(method.streams))
+    return train.model_copy(update={"batch_size": n_images, "annotated_batch_size": 0})

@@ -100,6 +100,8 @@ class RunSpec(Spec):
     encoder: PartSpec
     train: TrainConfig
     probe: ProbeConfig
+    # How more than two groups are compared; None: adjacent ones if their order means something, else all.
+    pairs: Literal["adjacent", "all", "max"] | None = None
     seed: int = Field(0, ge=0)
 
     @property
@@ -127,7 +129,8 @@ class RunSpec(Spec):
     def _training_fields(self) -> dict[str, str]:
         fields = self._fields()
         del fields["probe"]
-        fields.pop("pretrain", None)
+        for name in ("pretrain", "pairs"):
+            fields.pop(name, None)
         fields["method"], sees = self.method.training
         fields["data"] = self.pretrain_data.training[sees]
         if "annotated" not in self.method.streams and "group" not in sees:

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -252,6 +252,12 @@ class RunStore:
             return tensors, history_from_csv(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SafetensorError) as error:
             raise _broken(path, str(error)) from error
+
+    def discard(self, pretrain_key: str, result_keys: Iterable[str]) -> None:
+        """Remove a pretraining, its checkpoints and these results. The caller holds its claim."""
+        for folder in (*(self.result_dir(key) for key in result_keys), self.pretrain_dir(pretrain_key)):
+            remove_path(folder)
+        self.clear_work(pretrain_key)
 
     # ----- work and locks
 
