@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairssl.benchmark import bench
+    from fairssl.frozen import export, load_encoder
+    from fairssl.loss import Loss
     from fairssl.pipeline import run
     from fairssl.spec.run import RunSpec
     from fairssl.store.record import Record
@@ -25,11 +27,14 @@ __version__ = version("fairssl")
 _FROM = {
     "bench": "fairssl.benchmark",
     "run": "fairssl.pipeline",
+    "load_encoder": "fairssl.frozen",
+    "export": "fairssl.frozen",
+    "Loss": "fairssl.loss",
     "RunSpec": "fairssl.spec.run",
     "Record": "fairssl.store.record",
 }
 
-__all__ = ["Record", "RunSpec", "__version__", "bench", "run"]
+__all__ = ["Loss", "Record", "RunSpec", "__version__", "bench", "export", "load_encoder", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,7 +45,12 @@ def decode(data: bytes, image_size: int) -> np.ndarray:
     `draft`, no `reducing_gap`, which are faster and give other pixels. Errors: one of `UNREADABLE`.
     """
     with Image.open(io.BytesIO(data)) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
+        return to_square(file, image_size)
+
+
+def to_square(image: Image.Image, image_size: int) -> np.ndarray:
+    """An opened image -> uint8 (3, S, S) RGB, as `decode` makes it."""
+    image = ImageOps.exif_transpose(image).convert("RGB")
     width, height = image.size
     shorter = min(width, height)
     if shorter != image_size:

@@ -263,7 +263,13 @@ class Worker:
             timings.setdefault("seconds_per_epoch", 0.0)
             timings["steps_per_epoch"] = trainer.steps_per_epoch if trainer.n_steps else 0
         if self.leads:
-            content = {"pretrain_key": training.job.key, "spec": training.spec.model_dump(mode="json")}
+            content = {
+                "pretrain_key": training.job.key,
+                "spec": training.spec.model_dump(mode="json"),
+                "n_train": len(trainer.data.target),
+                "n_annotated": len(trainer.data.annotated),
+                "n_groups": trainer.n_groups,
+            }
             self.store.write_pretrain(training.job.key, content, trainer.model.tensors(), trainer.history.rows)
 
     # ----- judging
