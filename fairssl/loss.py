@@ -64,7 +64,7 @@ class Loss(nn.Module):
         values = parse_set(f"{name}={value}" for name, value in (settings or {}).items())
         self.spec = compose(method, parse_method(method), values)
         # Not a submodule: its parameters are the caller's to optimise.
-        self.__dict__["encoder"] = encoder
+        self._encoder = [encoder]
         context = Context(encoder, feature_dim, image_shape, n_train, n_annotated, 2, n_groups, n_steps)
         objective = kinds.objectives.build(self.spec.objective.name, self.spec.objective.params, ctx=context)
         context = replace(context, feature_dim=objective.feature_dim or feature_dim)
@@ -105,7 +105,7 @@ class Loss(nn.Module):
 
     def _encoded(self, batch: Batch) -> Batch:
         n_views, objective = len(batch.views), self.objective
-        h = at_least_float32(self.encoder(batch.flat_views()))
+        h = at_least_float32(self._encoder[0](batch.flat_views()))
         f = at_least_float32(objective.represent(h))
 
         def project(f: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Loss(nn.Module):
         """Add the gradient of the primal loss to everything but the dual parameters, and of the dual loss to these, both at
         the present values."""
         dual = list(self.dual_parameters())
-        encoder = [p for p in self.encoder.parameters() if p.requires_grad]
+        encoder = [p for p in self._encoder[0].parameters() if p.requires_grad]
         moved = [*encoder, *self.primal_parameters()]
         found = torch.autograd.grad(terms.primal, moved, allow_unused=True, retain_graph=terms.dual is not None)
         if terms.dual is not None:
@@ -138,7 +138,7 @@ class Loss(nn.Module):
     def after_step(self, progress: float) -> None:
         """To be called after the optimisers; `progress` in (0, 1]: steps done / steps in all. Momentum encoders and
         schedules move here."""
-        device = next(self.encoder.parameters()).device
+        device = next(self._encoder[0].parameters()).device
         with torch.no_grad():
             for part in self.parts.values():
-                part.after_step(self.encoder, torch.tensor(progress, device=device))
+                part.after_step(self._encoder[0], torch.tensor(progress, device=device))
