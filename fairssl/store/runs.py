@@ -30,6 +30,7 @@ from fairssl.store.files import (
     sweep_temporaries,
     sync_folder,
     take_lock,
+    whole_file,
     whole_folder,
 )
 from fairssl.store.history import history_from_csv, history_to_csv
@@ -153,6 +154,10 @@ class RunStore:
             where = ".".join(str(step) for step in first["loc"])
             raise _broken(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
         _check_frame(path, record.version, record.key, key)
+        selection = self.read_selection(key)
+        if selection is not None:
+            record = record.model_copy(update={"facts": {**record.facts, "selection": selection}})
+            data = record.to_json().encode() + b"\n"
         return record, data
 
     def records(self) -> Iterator[Record]:
@@ -192,6 +197,16 @@ class RunStore:
                     os.replace(temp / name, folder / name)
                 sync_folder(folder)
         return record
+
+    def write_selection(self, key: str, selection: Mapping[str, Any]) -> None:
+        """Note beside an ok run by which rule its settings were chosen; the latest choice stays."""
+        with whole_file(self.result_dir(key) / "selection.json") as file:
+            file.write(to_json(dict(selection)).encode() + b"\n")
+
+    def read_selection(self, key: str) -> dict[str, Any] | None:
+        """By which rule the run's settings were chosen; None: by nobody."""
+        data = _bytes_at(self.result_dir(key) / "selection.json")
+        return None if data is None else json.loads(data)
 
     def read_predictions(self, key: str) -> Predictions | None:
         """Predictions of an ok run; None if there is none."""
