@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairssl import kinds
-from fairssl.plan.request import GRID_KEYS, Request
+from fairssl.plan.request import GRID_KEYS, Request, grid_names
 from fairssl.plan.resolve import resolve_all
 
 TINY = [
@@ -31,16 +32,20 @@ def fairssl(*words: str, cwd: Path, code: int = 0, **env: str) -> subprocess.Com
     return found
 
 
-def plan(*words: str, cwd: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(fairssl("bench", *words, "--dry-run", "--json", cwd=cwd).stdout)
+def plan(*words: str, cwd: Path, **env: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(fairssl("bench", *words, "--dry-run", "--json", cwd=cwd, **env).stdout)
     return found
 
 
 @pytest.mark.slow
-def test_a_shipped_grid_counts_all_its_runs_through_the_command_line(tmp_path: Path) -> None:
-    """Fault A1: every list in a grid file was dropped in silence."""
-    found = plan("--grid", "paper_celeba", cwd=tmp_path)
-    assert (found["runs"], found["pretrainings"]) == (120, 28)
+@pytest.mark.parametrize("name", sorted(grid_names()))
+def test_a_shipped_grid_counts_what_its_first_line_says(name: str, tmp_path: Path) -> None:
+    """Fault A1: every list in a grid file was dropped in silence. No dataset but the embedded ones is here."""
+    first = grid_names()[name].read_text(encoding="utf-8").splitlines()[0]
+    said = re.match(r"# ([\d,]+) runs, ([\d,]+) pretrainings: ", first)
+    assert said, f"{name}: its first line says no counts: {first}"
+    found = plan("--grid", name, cwd=tmp_path, FAIRSSL_DATA=str(tmp_path))
+    assert (found["runs"], found["pretrainings"]) == tuple(int(n.replace(",", "")) for n in said.groups())
 
 
 FILE = """

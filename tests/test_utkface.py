@@ -219,6 +219,19 @@ def test_more_groups_leave_the_rest_to_training(tmp_path):
     assert "2 of each gender x group, a fifth of female/White, which has 10 images" in splits.notes[-1]
 
 
+def test_four_groups_on_the_split_of_two(tmp_path):
+    """The paper's table of four ages has the images of its table of two."""
+    root = write(tmp_path / "a", people({(a, g, 0): 20 for a in (10, 30, 50, 70) for g in (0, 1)}))
+    two = build(n_train=40, n_eval=3).load(root, "gender", "age", 10)
+    four = build(n_train=40, n_eval=3, split_by="age").load(root, "gender", "age4", 10)
+    assert four.groups == ("<=20", "21-35", "36-60", ">60")
+    for part in PARTS:
+        coarse, fine = getattr(two, part), getattr(four, part)
+        assert fine.ids == coarse.ids
+        np.testing.assert_array_equal(fine.group >= 2, coarse.group == 1)
+        assert len(np.unique(fine.group)) > 2
+
+
 @pytest.mark.parametrize("attribute", ["ethnicity", "age", "ethnicity5"])
 def test_a_group_too_small_for_every_split_is_the_users_error(tmp_path, attribute):
     root = write(tmp_path / "a", people({(30, 0, 0): 30, (30, 0, 1): 30, (30, 1, 0): 30, (30, 1, 1): 1}))

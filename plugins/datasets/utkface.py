@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,7 @@ ATTRIBUTES = {
     "ethnicity5": ("White", "Black", "Asian", "Indian", "Others"),
     "age4": ("<=20", "21-35", "36-60", ">60"),
 }
+SplitBy = Literal["ethnicity", "age", "ethnicity5", "age4"]
 SKEW = {  # thousandths of the training images by (female, male) x group: the paper's 1000, 4000, 4000, 1000 and so on
     "ethnicity": ((100, 400), (400, 100)),
     "age": ((325, 175), (175, 325)),
@@ -74,6 +75,9 @@ class UTKFace(Dataset):
     class Config(PluginConfig):
         n_train: int = Field(10_000, ge=10)  # training images, where the attribute has two groups
         n_eval: int = Field(800, ge=1)  # images per gender x group in validation, and as many in test
+        split_by: SplitBy | None = (
+            None  # attribute by whose groups images go to the splits; by default the one asked for
+        )
 
     def inspect(self, root: Path | None) -> DataFacts:
         """The images found at `root` and their fingerprint. `UserError` if none is there, or none has labels."""
@@ -107,6 +111,7 @@ class UTKFace(Dataset):
         gender x group, `n_eval` if the images suffice. If that would leave less than half of `n_eval`, as with a part
         of the images, all three shrink in proportion. More groups: validation and test take a fifth of the smallest
         gender x group from each, at most `n_eval`, and training all the rest.
+        With `split_by` the groups of that attribute decide all this, and the images have the groups of `attribute`.
         The splits depend on `split_seed` and the images' names, not on where they lie or in which order.
         Errors: `UserError` if a gender x group is too small to be in every split.
         """
@@ -121,17 +126,17 @@ class UTKFace(Dataset):
         people = people.take(packed.kept[distinct])
         ids = [short_id(name) for name in people.names]
         order = hashed_order(ids, split_seed)
-        group = people.group(attribute)
-        n_groups = len(ATTRIBUTES[attribute])
-        members = [[order[(people.gender[order] == y) & (group[order] == a)] for a in range(n_groups)] for y in (0, 1)]
+        group, by = people.group(attribute), self.config.split_by or attribute
+        cell, n_groups = people.group(by)[order], len(ATTRIBUTES[by])
+        members = [[order[(people.gender[order] == y) & (cell == a)] for a in range(n_groups)] for y in (0, 1)]
         sizes = np.array([[len(m) for m in row] for row in members])
-        n_train, n_eval, plan_notes = _plan(sizes, attribute, self.config.n_train, self.config.n_eval)
+        n_train, n_eval, plan_notes = _plan(sizes, by, self.config.n_train, self.config.n_eval)
         parts: dict[str, list[np.ndarray]] = {"val": [], "test": [], "train": []}
         for y, a in np.ndindex(sizes.shape):
-            cell = members[y][a]
-            parts["val"].append(cell[:n_eval])
-            parts["test"].append(cell[n_eval : 2 * n_eval])
-            parts["train"].append(cell[2 * n_eval : 2 * n_eval + n_train[y, a]])
+            images = members[y][a]
+            parts["val"].append(images[:n_eval])
+            parts["test"].append(images[n_eval : 2 * n_eval])
+            parts["train"].append(images[2 * n_eval : 2 * n_eval + n_train[y, a]])
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
 
