@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairssl.data.archives import archives_in, contents_of, download_fault, subfolders
     from fairssl.data.decoded import decoded_images
-    from fairssl.data.files import ImageFiles, download_fault, hashed_order, short_id
-    from fairssl.interfaces import Dataset, PluginConfig, metric
+    from fairssl.data.files import ImageFiles, hashed_order, short_id
+    from fairssl.interfaces import Dataset, DatasetConfig, PluginConfig, metric
     from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
     from fairssl.types import (
         Batch,
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
         Undefined,
         UserError,
         Value,
+        printable,
         silent,
     )
 
 _FROM = {
     "fairssl.data.decoded": ("decoded_images",),
-    "fairssl.data.files": ("ImageFiles", "download_fault", "hashed_order", "short_id"),
+    "fairssl.data.archives": ("archives_in", "contents_of", "download_fault", "subfolders"),
+    "fairssl.data.files": ("ImageFiles", "hashed_order", "short_id"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
-    "fairssl.interfaces": ("Dataset", "PluginConfig", "metric"),
+    "fairssl.interfaces": ("Dataset", "DatasetConfig", "PluginConfig", "metric"),
     "fairssl.types": [
         "Batch",
         "Card",
@@ -52,6 +55,7 @@ _FROM = {
         "Undefined",
         "UserError",
         "Value",
+        "printable",
         "silent",
     ],
 }
@@ -63,6 +67,7 @@ __all__ = [
     "Context",
     "DataFacts",
     "Dataset",
+    "DatasetConfig",
     "Defaults",
     "Embeddings",
     "Encoder",
@@ -82,12 +87,16 @@ __all__ = [
     "Undefined",
     "UserError",
     "Value",
+    "archives_in",
+    "contents_of",
     "decoded_images",
     "download_fault",
     "hashed_order",
     "metric",
+    "printable",
     "short_id",
     "silent",
+    "subfolders",
 ]
 
 

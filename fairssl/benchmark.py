@@ -149,7 +149,7 @@ def bench(
         pretrain_attribute=pretrain_attribute,
         equal_views=equal_views,
         pairs=pairs,
-        data_dir=None if data_dir is None else Path(data_dir),
+        data_dir=data_dir,
     )
     stop = GracefulStop()
     with reporter() as log:

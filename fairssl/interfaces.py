@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, Value, silent
+from fairssl.registry import did_you_mean
+from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, UserError, Value, silent
+
+MIN_CELL = 10  # images; see `DatasetConfig`
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +27,27 @@ class PluginConfig(BaseModel):
     aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
 
     def params(self) -> dict[str, Any]:
-        """Every parameter, defaults written in, as JSON values."""
-        return self.model_dump(mode="json")
+        """Every parameter, defaults written in, as JSON values.
+
+        A field that came after the first results, `Field(..., json_schema_extra={"added": True})`, is left out at its
+        default, which must be what was done before: so the results from before keep their keys.
+        """
+        found = self.model_dump(mode="json")
+        for name, declared in type(self).model_fields.items():
+            extra = declared.json_schema_extra
+            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == declared.default:
+                del found[name]
+        return found
+
+
+class DatasetConfig(PluginConfig):
+    """A dataset's parameters; `--set data.NAME=VALUE` sets them.
+
+    `min_cell`: a test split that has fewer images of some target x group is refused. In a cell of n images one image moves
+    a rate by 1/n, and chance alone by about 0.5/sqrt(n): at 10 these are 10 and 16 points, more than methods differ by.
+    """
+
+    min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})  # fewest test images of a target x group
 
     def unread(self) -> frozenset[str]:
         """Names of the parameters that have no effect at the present values of the others, as a schedule's end where the
@@ -36,19 +58,25 @@ class PluginConfig(BaseModel):
 class Dataset:
     """A source of images with a binary target and a sensitive attribute.
 
-    `root` is the folder, or zip, that the user pointed at; None for embedded data. Splits must not depend on the run's
-    seed, only on `split_seed`, and are disjoint by content.
+    `root` is the folder or archive that the user pointed at; None for embedded data. Splits must not depend on the run's
+    seed, only on `split_seed`, and are disjoint by content. Whoever calls `load` has checked what is asked for against the
+    card, and checks what comes back: see `fairssl.data.splits.load_splits`.
     """
 
     name: ClassVar[str]  # the file's name, set by the registry
     version: ClassVar[int] = 1  # raise it when images, labels or splits change
     card: ClassVar[Card]
 
-    class Config(PluginConfig):
+    class Config(DatasetConfig):
         pass
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    def card_for(self, root: Path | None) -> Card:
+        """The card, with the targets and attributes of the data at `root`: `card` itself, unless the user's own files say
+        which labels there are. Errors as `inspect`."""
+        return self.card
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Find the data and fingerprint its content, decoding nothing. Missing or empty: `UserError` with what to do."""
@@ -63,15 +91,30 @@ class Dataset:
         split_seed: int = 0,
         progress: Progress = silent,
     ) -> Splits:
-        """The three splits at `image_size` pixels. `target` and `attribute` are names from the card."""
+        """The three splits at `image_size` pixels, 8 or more.
+
+        `target` and `attribute` are two different names from the card. Every image has a target, 0 or 1; a group may be
+        unknown, -1, in every split. Say in `Splits.departures` where the splits are not the ones that the dataset's
+        authors fixed. `progress` may be told of what is done.
+        """
         raise NotImplementedError
 
     def labels(self, root: Path | None) -> Mapping[str, np.ndarray] | None:
-        """Codes int64 (N,) of every target and attribute over all images found, by name, decoding nothing.
+        """Codes int64 (N,) of every target and attribute over all images found, by name, decoding nothing; -1 is unknown.
 
         None: they are only known once the images are loaded, and `load` is asked for each pair.
         """
         return None
+
+
+def check_label(flag: str, dataset: str, card: Card, what: Literal["target", "attribute"], value: str) -> None:
+    """Refuse a target or an attribute that the card lacks, with what was probably meant. `flag` begins the message."""
+    known = card.targets if what == "target" else tuple(card.attributes)
+    if value in known:
+        return
+    if not value:
+        raise UserError(f"{flag} is needed: {dataset} has no default; it has {', '.join(known) or 'none'}")
+    raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known, card.synonyms)}")
 
 
 class Metric(Protocol):

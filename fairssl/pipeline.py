@@ -16,7 +16,7 @@ import torch
 
 from fairssl import kinds, scoring
 from fairssl.data.device import device_name, pick_device
-from fairssl.data.files import data_root
+from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
@@ -49,8 +49,7 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
 
 
 def _load(spec: RunSpec, data: DataSpec, data_dir: Path | str | None, progress: Progress) -> RunData:
-    card = kinds.datasets.get(data.dataset).card
-    root = None if card.embedded else data_root(None if data_dir is None else Path(data_dir), data.dataset)
+    root = root_of(kinds.datasets.build(data.dataset, data.params), data_dir)
     return run_data(load_splits(data, root, progress), data.attribute, spec.annotated, spec.seed)
 
 
@@ -152,14 +151,13 @@ def _frame(spec: RunSpec, data: RunData, device: torch.device, of_training: Mapp
 
 def facts(spec: RunSpec, data: RunData) -> dict[str, Any]:
     """What a table tells of the data, and the spec does not hold; see `Record`."""
-    card = kinds.datasets.get(spec.data.dataset).card
     splits = data.splits
     annotated = {} if spec.annotated is None else {"n_annotated": len(data.annotated)}
     return {
         "groups": list(splits.groups),
-        "ordered": spec.data.attribute in card.ordered,
+        "ordered": splits.ordered,
         "pairs": pairs_of(spec) if len(splits.groups) > 2 else None,
-        "positive": card.positive.get(spec.data.target, spec.data.target),
+        "positive": splits.positive,
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_test": len(splits.test),

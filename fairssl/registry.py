@@ -41,10 +41,11 @@ class Location:
     path: Path
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'? known: a, b, c` for error messages."""
+def did_you_mean(name: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """`; did you mean 'x'? known: a, b, c` for error messages. `synonyms`: another word -> the known name that it means."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    meant = (synonyms or {}).get(name.casefold())
+    close = [meant] if meant in names else difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     return f"{hint or ';'} known: {', '.join(names) or 'none'}"
 

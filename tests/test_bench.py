@@ -271,7 +271,7 @@ def test_an_attribute_with_one_value_is_one_line_and_leaves_nothing(
     table[:, COLUMNS.index("Male")] = 1
     write_celeba(tmp_path / "data", 80, attributes=table)
     words = ["bench", "--dataset", "celeba", "--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "runs")]
-    assert "'male' has one value" in _error(capfd, [*words, "--preset", "smoke"])
+    assert "'male' has fewer than two known groups in the train split" in _error(capfd, [*words, "--preset", "smoke"])
     assert not (tmp_path / "runs").exists()
 
 

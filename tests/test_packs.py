@@ -18,7 +18,8 @@ from PIL import Image
 
 from fairssl.data import decoded
 from fairssl.data.decoded import decode, decoded_images
-from fairssl.data.files import ImageFiles, data_root, hashed_order, short_id
+from fairssl.data.files import ImageFiles, hashed_order, short_id
+from fairssl.data.places import data_root
 from fairssl.types import UserError
 
 

@@ -263,7 +263,8 @@ DATASET = PLUGINS["dataset"].replace("$Name", "Faulty").replace("$name", "faulty
             "differs between two loads",
             [("PCG64(split_seed)", "PCG64(np.random.randint(2**31))")],
         ),
-        ("refuses unknown names", "load accepts", [("not in self.card.targets", "in ()")]),
+        ("card", "ordered names what", [("embedded=True", 'ordered=frozenset({"shape"}), embedded=True')]),
+        ("card", "synonyms leads to", [("embedded=True", 'synonyms={"place": "side"}, embedded=True')]),
         ("card", "licence is empty", [('licence="CC0"', 'licence=""')]),
         (
             "training split moves as the card says",

@@ -47,7 +47,9 @@ def bench(
     pairs: str | None = typer.Option(
         None, "--pairs", help="More than two groups: adjacent, all or max. Default: adjacent if ordered, else all."
     ),
-    data_dir: Path | None = typer.Option(None, "--data-dir", help="Default: FAIRSSL_DATA, else a per-user folder."),
+    data_dir: str | None = typer.Option(
+        None, "--data-dir", metavar="PATH", help="Folder or archive. Default: FAIRSSL_DATA, else a per-user folder."
+    ),
     pretrain_dataset: str | None = typer.Option(
         None,
         "--pretrain-dataset",

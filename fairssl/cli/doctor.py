@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import re
 import shutil
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -83,23 +83,20 @@ def _devices() -> dict[str, Any]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    """Where each dataset was found, or what to do about it."""
-    from fairssl import kinds
-    from fairssl.data.files import data_root
-    from fairssl.types import UserError
+    """Where each dataset was found, what to do about it where not, or what is wrong with the dataset itself."""
+    from fairssl.data.overview import overview
 
-    rows = []
-    for name in kinds.datasets.where():
-        row: dict[str, Any] = {"name": name, "found": False, "images": None, "root": None, "missing": None}
-        try:
-            dataset = kinds.datasets.build(name, {})
-            root = None if dataset.card.embedded else data_root(None, name)
-            facts = dataset.inspect(root)
-            row |= {"found": True, "images": facts.n_images, "root": "embedded" if root is None else str(root)}
-        except UserError as error:
-            row["missing"] = _line(error)
-        rows.append(row)
-    return rows
+    return [
+        {
+            "name": state.name,
+            "found": state.found,
+            "images": state.n_images,
+            "root": (state.where or "embedded") if state.found else None,
+            "missing": state.missing,
+            "broken": state.fault,
+        }
+        for state in overview()
+    ]
 
 
 def _plugins() -> dict[str, Any]:
@@ -126,19 +123,31 @@ def _plugins() -> dict[str, Any]:
 
 
 def _folder() -> dict[str, Any]:
-    """The cache folder, whether it can be written, and what is free where it lies."""
-    from fairssl.data.files import cache_folder
+    """The cache folder, whether it can be written, and what is free where it lies; or why there is none."""
+    from fairssl.data.places import cache_folder
+    from fairssl.types import UserError, printable
 
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except UserError as error:
+        return {"folder": None, "writable": False, "fault": _line(error), "free_gib": None, "packs_gib": None}
     there = folder
-    while not there.exists():
+    while not os.access(there, os.F_OK) and there != there.parent:
         there = there.parent
-    usage = shutil.disk_usage(there)
+    sizes = 0
+    for place, _, names in os.walk(folder):  # what may not be read does not count
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes += os.stat(os.path.join(place, name)).st_size
+    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
     return {
-        "folder": str(folder),
-        "writable": os.access(there, os.W_OK) and there.is_dir(),
-        "free_gib": round(usage.free / 2**30, 1),
-        "packs_gib": round(sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file()) / 2**30, 2),
+        "folder": printable(str(folder)),
+        "writable": writable,
+        "fault": None
+        if writable
+        else f"the cache folder {printable(str(folder))} cannot be written: set FAIRSSL_CACHE",
+        "free_gib": round(shutil.disk_usage(there).free / 2**30, 1),
+        "packs_gib": round(sizes / 2**30, 2),
     }
 
 
@@ -163,8 +172,8 @@ def _problems(found: dict[str, Any]) -> list[str]:
     ]
     if not any(package["name"] == DISTRIBUTION for package in found["plugin_packages"]):
         problems.append("fairssl's own plugins are not found: install it again")
-    if not found["cache"]["writable"]:
-        problems.append(f"the cache folder {found['cache']['folder']} cannot be written: set FAIRSSL_CACHE")
+    if found["cache"]["fault"]:
+        problems.append(found["cache"]["fault"])
     return problems
 
 
@@ -196,7 +205,8 @@ def _text(found: dict[str, Any]) -> str:
     lines += [f"  {device['name']:<14} {device['is']}" for device in found["devices"]]
     lines += ["", "datasets"]
     for row in found["datasets"]:
-        state = f"{row['images']:,} images, {row['root']}" if row["found"] else f"not found: {row['missing']}"
+        not_here = f"broken: {row['broken']}" if row["broken"] else f"not found: {row['missing']}"
+        state = f"{row['images']:,} images, {row['root']}" if row["found"] else not_here
         lines.append(f"  {row['name']:<14} {state}")
     lines += ["", "plugins"]
     for package in found["plugin_packages"]:
@@ -206,7 +216,11 @@ def _text(found: dict[str, Any]) -> str:
     for one in found["names_offered_twice"]:
         lines.append(f"  {one['kind']} {one['name']} is offered twice; write {' or '.join(one['write'])}")
     cache = found["cache"]
-    lines += ["", "cache", f"  {cache['folder']}: {cache['packs_gib']} GiB, {cache['free_gib']} GiB free"]
+    lines += ["", "cache"]
+    if cache["folder"]:
+        lines.append(f"  {cache['folder']}: {cache['packs_gib']} GiB, {cache['free_gib']} GiB free")
+    else:
+        lines.append(f"  none: {cache['fault']}")
     lines += ["", *(f"problem: {problem}" for problem in found["problems"])]
     if not found["problems"]:
         lines.append("all is well")

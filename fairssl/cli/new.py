@@ -302,13 +302,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from fairssl.api import Card, DataFacts, Dataset, Defaults, PluginConfig, Progress, Split, Splits, UserError, silent
+from fairssl.api import Card, DataFacts, Dataset, DatasetConfig, Defaults, Progress, Split, Splits, silent
 
 GROUPS = ("red", "blue")
 
 
 class $Name(Dataset):
-    """Drawn images, no files. For images on disk see fairssl.api.ImageFiles and pack, and set card.obtain."""
+    """Drawn images, no files. For images on disk see fairssl.api.ImageFiles and decoded_images, and set card.obtain."""
 
     version = 1  # raise it when images, labels or splits change
     card = Card(
@@ -334,7 +334,7 @@ class $Name(Dataset):
         train_depends_on=frozenset({"target", "attribute"}),  # what moves the training split
     )
 
-    class Config(PluginConfig):
+    class Config(DatasetConfig):  # `min_cell` comes with it
         n_train: int = Field(512, ge=8)  # images
         n_eval: int = Field(128, ge=8)  # images in validation, and as many in test
         correlation: float = Field(0.8, ge=0, le=1)  # share of training images whose tint goes with their corner
@@ -352,11 +352,10 @@ class $Name(Dataset):
         split_seed: int = 0,
         progress: Progress = silent,
     ) -> Splits:
-        """The three splits, images uint8 (N, 3, S, S); never the run's seed, only `split_seed`."""
-        if target not in self.card.targets:
-            raise UserError(f"{self.name} has no target {target!r}; it has {', '.join(self.card.targets)}")
-        if attribute not in self.card.attributes:
-            raise UserError(f"{self.name} has no attribute {attribute!r}; it has {', '.join(self.card.attributes)}")
+        """The three splits, images uint8 (N, 3, S, S); never the run's seed, only `split_seed`.
+
+        `target` and `attribute` are in the card: that is checked before. A group may be -1, unknown; a target may not.
+        """
         rng = np.random.Generator(np.random.PCG64(split_seed))
         agree = self.config.correlation
         return Splits(

@@ -87,7 +87,7 @@ def _dataset(name: str) -> dict[str, Any]:
 
     dataset = kinds.datasets.get(name)
     card = asdict(dataset.card)
-    card["train_depends_on"] = sorted(card["train_depends_on"])
+    card |= {field: sorted(card[field]) for field in ("train_depends_on", "ordered")}
     return {**_about("dataset", name), "card": card, "parameters": parameters(dataset, "data")}
 
 

@@ -284,7 +284,7 @@ class Worker:
             data: RunData | None = None
             try:
                 data = self._data(run.spec, run.spec.data)
-                for note in data.splits.notes:
+                for note in (*data.splits.departures, *data.splits.notes):
                     self.log.note(f"{run.spec.data.dataset}: {note}")
                 if embedded != run.spec.data:
                     features = embed_splits(training.trainer.model, data.splits, training.stage)

@@ -39,7 +39,7 @@ class Request:
     pretrain_attribute: str | None = None
     equal_views: bool | None = None  # every method sees as many augmented images per step
     pairs: str | None = None  # how more than two groups are compared: adjacent, all, max
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
 
     @property
     def seed_list(self) -> Sequence[int] | None:
@@ -166,6 +166,7 @@ def check_request(request: Request) -> None:
         ("--pretrain-dataset", request.pretrain_dataset),
         ("--pretrain-target", request.pretrain_target),
         ("--pretrain-attr", request.pretrain_attribute),
+        ("--data-dir", request.data_dir),
     ):
         if name == "":
             raise UserError(f"{flag} is empty; leave it out for the default")

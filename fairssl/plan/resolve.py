@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fairssl import kinds
-from fairssl.data.files import data_root
-from fairssl.interfaces import Dataset
+from fairssl.data.overview import inspect, root_of
+from fairssl.interfaces import Dataset, check_label
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
-from fairssl.registry import configure, did_you_mean
+from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
 from fairssl.spec.keys import canonical
 from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set, sweep
@@ -87,7 +87,10 @@ def resolve(
     check_set(values, list(methods.values()))
     composed = {text: _Composed(text, method, values) for text, method in methods.items()}
     judged = {name: kinds.datasets.build(name, values.get("data", {})) for name in request.datasets or DATASETS}
-    pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, judged[name].card)]
+    cards = {name: source.card for name, source in judged.items()}
+    for name, card in cards.items():
+        if card.targets:  # else they are known once the data is found
+            _pairs(request, name, card)
     pretrain = _pretrain_pair(request)
 
     asked: Any = request.pairs  # one of PAIRS: it has been checked
@@ -95,14 +98,15 @@ def resolve(
     facts: dict[str, DataFacts | None] = {}
     sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
     for name, source in sources.items():
-        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent, inspected)
+        plan.roots[name], facts[name], cards[name] = _find(source, request.data_dir, plan, allow_absent, inspected)
+    pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, cards[name])]
     encoders: dict[str, PartSpec] = {}
     trains: dict[
         tuple[str, str], TrainConfig
     ] = {}  # (dataset, method); runs share their parts, and so the work on them
     for name, target, attribute in pairs:
         home = name if pretrain is None else pretrain[0]  # whose card says how encoders are trained
-        card = sources[home].card
+        card = cards[home]
         preset = request.preset or card.defaults.preset
         encoder = request.encoder or card.defaults.encoder
         if encoder not in encoders:
@@ -160,8 +164,10 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
     """(target, attribute) of the grid for one dataset, checked against its card."""
     targets = list(request.targets or [card.defaults.target])
     attributes = list(request.attributes or [card.defaults.attribute])
-    _check_known("--target", targets, name, "target", card.targets)
-    _check_known("--attr", attributes, name, "attribute", card.attributes)
+    for target in targets:
+        check_label("--target", name, card, "target", target)
+    for attribute in attributes:
+        check_label("--attr", name, card, "attribute", attribute)
     pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
     if not pairs:
         raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
@@ -176,38 +182,28 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
     card = kinds.datasets.get(name).card
     target = request.pretrain_target or card.defaults.target
     attribute = request.pretrain_attribute or card.defaults.attribute
-    _check_known("--pretrain-target", [target], name, "target", card.targets)
-    _check_known("--pretrain-attr", [attribute], name, "attribute", card.attributes)
+    check_label("--pretrain-target", name, card, "target", target)
+    check_label("--pretrain-attr", name, card, "attribute", attribute)
     if target == attribute:
         raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
     return name, target, attribute
 
 
-def _check_known(
-    flag: str, asked: Sequence[str], dataset: str, what: str, known: Sequence[str] | Mapping[str, Any]
-) -> None:
-    for value in asked:
-        if value not in known:
-            raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known)}")
-
-
 def _find(
-    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool, inspected: dict[str, DataFacts]
-) -> tuple[Path | None, DataFacts | None]:
-    if source.card.embedded:
-        return None, source.inspect(None)
+    source: Dataset, data_dir: Path | str | None, plan: Plan, allow_absent: bool, inspected: dict[str, DataFacts]
+) -> tuple[Path | None, DataFacts | None, Card]:
+    """Where a dataset lies, what is there, and its card for that."""
     try:
-        root = data_root(data_dir, source.name)
+        root = root_of(source, data_dir)
         name = canonical([source.name, source.config.params(), str(root)])
         if name not in inspected:
-            inspected[name] = source.inspect(root)
-        facts = inspected[name]
+            inspected[name] = inspect(source, root)
+        return root, inspected[name], source.card_for(root)
     except UserError as error:
-        if not allow_absent:
+        if not allow_absent or source.card.embedded or not source.card.targets:  # which only the data can tell
             raise
         plan.absent[source.name] = str(error)
-        return None, None
-    return root, facts
+        return None, None, source.card
 
 
 def _image_size(request: Request, name: str, card: Card, preset: str, facts: DataFacts | None) -> int:

@@ -1,0 +1,73 @@
+"""What is on this machine of each dataset. Whatever a dataset does wrong is said of it, and stops no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairssl import kinds
+from fairssl.data.places import data_root, read_fault
+from fairssl.interfaces import Dataset
+from fairssl.types import Card, DataFacts, UserError, first_line, printable
+
+
+@dataclass(frozen=True)
+class State:
+    """A dataset here. `root`: where it was found, None for embedded data. `missing`: what to do where it was not found;
+    `fault`: what is wrong with the dataset itself, and then `card` may be None."""
+
+    name: str
+    card: Card | None = None
+    n_images: int | None = None
+    root: Path | None = None
+    missing: str | None = None
+    fault: str | None = None
+
+    @property
+    def found(self) -> bool:
+        return self.n_images is not None
+
+    @property
+    def where(self) -> str | None:
+        """The root as it can be printed."""
+        return None if self.root is None else printable(str(self.root))
+
+
+def overview(data_dir: Path | str | None = None) -> list[State]:
+    """Every dataset that is registered, looked for as `data_root` says."""
+    return [_state(name, data_dir) for name in kinds.datasets.where()]
+
+
+def _state(name: str, data_dir: Path | str | None) -> State:
+    state = State(name)
+    try:
+        source = kinds.datasets.build(name, {})
+        if not isinstance(source.card, Card):
+            raise TypeError(f"its card is a {type(source.card).__name__}, not a Card")
+        state = replace(state, card=source.card)
+        root = root_of(source, data_dir)
+        facts = inspect(source, root)
+        return replace(state, n_images=facts.n_images, root=root)
+    except UserError as error:
+        line = printable(" ".join(str(error).split()))
+        return replace(state, missing=line) if state.card is not None else replace(state, fault=line)
+    except (Exception, SystemExit) as error:  # a dataset's author may have made any mistake
+        return replace(state, fault=printable(f"{type(error).__name__}: {first_line(error)}"))
+
+
+def root_of(source: Dataset, data_dir: Path | str | None) -> Path | None:
+    """Where a dataset is looked for; None for one that needs no files."""
+    return None if source.card.embedded else data_root(data_dir, source.name)
+
+
+def inspect(source: Dataset, root: Path | None) -> DataFacts:
+    """What a dataset finds at `root`. Errors: `UserError`, also for a file or folder that may not be read."""
+    try:
+        facts = source.inspect(root)
+    except OSError as error:
+        if isinstance(error, UserError):
+            raise
+        raise read_fault(source.name, error, root) from error
+    if not isinstance(facts, DataFacts) or not isinstance(facts.n_images, int):
+        raise TypeError(f"dataset {source.name!r}: inspect must return DataFacts with a whole number of images")
+    return replace(facts, notes=tuple(map(printable, facts.notes)))
