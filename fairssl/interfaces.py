@@ -39,6 +39,11 @@ class PluginConfig(BaseModel):
                 del found[name]
         return found
 
+    def unread(self) -> frozenset[str]:
+        """Names of the parameters that have no effect at the present values of the others, as a schedule's end where the
+        schedule is constant. They are set to their defaults, so that a run has one key. Default: none."""
+        return frozenset()
+
 
 class DatasetConfig(PluginConfig):
     """A dataset's parameters; `--set data.NAME=VALUE` sets them.
@@ -48,11 +53,6 @@ class DatasetConfig(PluginConfig):
     """
 
     min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})  # fewest test images of a target x group
-
-    def unread(self) -> frozenset[str]:
-        """Names of the parameters that have no effect at the present values of the others, as a schedule's end where the
-        schedule is constant. They are set to their defaults, so that a run has one key. Default: none."""
-        return frozenset()
 
 
 class Dataset:
