@@ -156,7 +156,7 @@ def facts(spec: RunSpec, data: RunData) -> dict[str, Any]:
     return {
         "groups": list(splits.groups),
         "ordered": splits.ordered,
-        "pairs": pairs_of(spec) if len(splits.groups) > 2 else None,
+        "pairs": pairs_of(spec, splits) if len(splits.groups) > 2 else None,
         "positive": splits.positive,
         "n_train": len(splits.train),
         "n_val": len(splits.val),

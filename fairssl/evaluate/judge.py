@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairssl import kinds
 from fairssl.data.sampling import balanced
 from fairssl.data.splits import RunData
 from fairssl.evaluate.embed import Features
@@ -21,7 +20,7 @@ from fairssl.scoring import evaluate as all_metrics
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.model import Model
-from fairssl.types import Embeddings, Outcome, Split, Value
+from fairssl.types import Embeddings, Outcome, Split, Splits, Value
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     splits = data.splits
     val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
     known = np.flatnonzero(splits.test.group >= 0)
-    how: Any = {"pairs": pairs_of(spec)}
+    how: Any = {"pairs": pairs_of(spec, data.splits)}
     return Evaluation(
         test=all_metrics(test, **how),
         val=all_metrics(val, **how),
@@ -60,10 +59,9 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     )
 
 
-def pairs_of(spec: RunSpec) -> str:
+def pairs_of(spec: RunSpec, splits: Splits) -> str:
     """How the run's groups are compared: as asked for, else adjacent ones where their order means something, else all."""
-    ordered = spec.data.attribute in kinds.datasets.get(spec.data.dataset).card.ordered
-    return spec.pairs or ("adjacent" if ordered else "all")
+    return spec.pairs or ("adjacent" if splits.ordered else "all")
 
 
 def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:

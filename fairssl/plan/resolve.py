@@ -131,7 +131,7 @@ def resolve(
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
-                    pairs=None if len(sources[name].card.attributes[attribute]) == 2 else asked,
+                    pairs=None if len(cards[name].attributes[attribute]) == 2 else asked,
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
