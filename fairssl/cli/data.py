@@ -209,7 +209,7 @@ def _choose(
     """What a command is about: target, attribute and size from the card where not given; what the card lacks, or an image
     size above the stored one, is a `UserError`."""
     from fairssl import kinds
-    from fairssl.data.overview import inspect, root_of
+    from fairssl.data.overview import card_at, inspect, root_of
     from fairssl.interfaces import check_label
     from fairssl.spec.run import DataSpec
 
@@ -224,7 +224,7 @@ def _choose(
     if source.card.targets:  # known without the data, and so is a mistake
         labels(source.card)
     root = root_of(source, data_dir)
-    card = source.card_for(root)
+    card = card_at(source, root)
     y, a = labels(card)
     facts = inspect(source, root)
     data = DataSpec(

@@ -276,7 +276,8 @@ def open_archive(path: Path, wanted: Callable[[str], bool]) -> Source:
     except zipfile.BadZipFile as error:
         raise download_fault(path, "a whole zip of images") from error
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise download_fault(path, "a whole tar of images", cut=isinstance(error, EOFError)) from error
+        cut = isinstance(error, EOFError) or "unexpected end" in str(error) or "truncated" in str(error)
+        raise download_fault(path, "a whole tar of images", cut) from error
     except OSError as error:
         if error.errno is not None:
             raise
@@ -319,7 +320,7 @@ def is_archive(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return (name.startswith(".") and name != "..") or name == "__MACOSX"
 
 
 def subfolders(folder: Path) -> list[Path]:

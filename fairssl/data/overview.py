@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairssl import kinds
 from fairssl.data.places import data_root, read_fault
 from fairssl.interfaces import Dataset
-from fairssl.types import Card, DataFacts, UserError, first_line, printable
+from fairssl.registry import BrokenPlugin
+from fairssl.types import Card, DataFacts, UserError, printable
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,16 @@ def _state(name: str, data_dir: Path | str | None) -> State:
         root = root_of(source, data_dir)
         facts = inspect(source, root)
         return replace(state, n_images=facts.n_images, root=root)
+    except BrokenPlugin as error:
+        return replace(state, fault=_line(error))
     except UserError as error:
-        line = printable(" ".join(str(error).split()))
-        return replace(state, missing=line) if state.card is not None else replace(state, fault=line)
+        return replace(state, missing=_line(error)) if state.card is not None else replace(state, fault=_line(error))
     except (Exception, SystemExit) as error:  # a dataset's author may have made any mistake
-        return replace(state, fault=printable(f"{type(error).__name__}: {first_line(error)}"))
+        return replace(state, fault=_line(error, type(error).__name__))
+
+
+def _line(error: BaseException, kind: str = "") -> str:
+    return printable(" ".join(f"{kind}{': ' if kind else ''}{error}".split()))
 
 
 def root_of(source: Dataset, data_dir: Path | str | None) -> Path | None:
@@ -61,13 +69,30 @@ def root_of(source: Dataset, data_dir: Path | str | None) -> Path | None:
 
 
 def inspect(source: Dataset, root: Path | None) -> DataFacts:
-    """What a dataset finds at `root`. Errors: `UserError`, also for a file or folder that may not be read."""
-    try:
-        facts = source.inspect(root)
-    except OSError as error:
-        if isinstance(error, UserError):
-            raise
-        raise read_fault(source.name, error, root) from error
+    """What a dataset finds at `root`. Errors: `UserError`, also for a file or folder that may not be read; `BrokenPlugin`
+    with the line of the dataset's file that failed, for everything else."""
+    facts = _guarded(source, "inspect", root)
     if not isinstance(facts, DataFacts) or not isinstance(facts.n_images, int):
-        raise TypeError(f"dataset {source.name!r}: inspect must return DataFacts with a whole number of images")
+        raise BrokenPlugin(f"dataset {source.name!r}: inspect must return DataFacts with a whole number of images")
     return replace(facts, notes=tuple(map(printable, facts.notes)))
+
+
+def card_at(source: Dataset, root: Path | None) -> Card:
+    """A dataset's card for the data at `root`. Errors as `inspect`."""
+    card: Card = _guarded(source, "card_for", root)
+    return card
+
+
+def _guarded(source: Dataset, method: str, root: Path | None) -> Any:
+    try:
+        return getattr(source, method)(root)
+    except UserError:
+        raise
+    except OSError as error:
+        raise read_fault(source.name, error, root) from error
+    except (Exception, SystemExit) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BrokenPlugin(
+            f"dataset {source.name!r} fails in {method}: {cause} ({frame.filename}:{frame.lineno})"
+        ) from error

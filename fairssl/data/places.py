@@ -20,7 +20,6 @@ import platformdirs
 
 from fairssl.types import UserError, printable
 
-APP = "fairssl"
 _cache: ContextVar[Path | None] = ContextVar("cache", default=None)
 
 
@@ -45,7 +44,7 @@ def data_root(data_dir: Path | str | None, name: str) -> Path:
                 reason = getattr(error, "strerror", None) or error
                 raise UserError(f"{name}: {what} {str(root)!r} cannot be read: {reason}") from error
             return root
-    return _per_user(platformdirs.user_data_path(APP, appauthor=False), "FAIRSSL_DATA, or give --data-dir")
+    return _per_user(platformdirs.user_data_path, "FAIRSSL_DATA, or give --data-dir")
 
 
 def cache_folder() -> Path:
@@ -53,7 +52,7 @@ def cache_folder() -> Path:
     chosen = _cache.get() or os.environ.get("FAIRSSL_CACHE")
     if chosen:
         return _expanded(chosen, "FAIRSSL_CACHE")
-    return _per_user(platformdirs.user_cache_path(APP, appauthor=False), "FAIRSSL_CACHE to a folder")
+    return _per_user(platformdirs.user_cache_path, "FAIRSSL_CACHE to a folder")
 
 
 def _expanded(path: Path | str, what: str) -> Path:
@@ -63,8 +62,14 @@ def _expanded(path: Path | str, what: str) -> Path:
         raise UserError(f"{what} {str(path)!r}: there is no such home folder; write the path in full") from error
 
 
-def _per_user(folder: Path, way_out: str) -> Path:
-    if not folder.is_absolute():  # neither HOME nor an entry in the password file, as in some containers
+def _per_user(find: Callable[..., Path], way_out: str) -> Path:
+    """The per-user folder. In some containers a user has none: HOME is not set and the password file does not know them,
+    on which releases of `platformdirs` raise or give a relative path."""
+    try:
+        folder = find("fairssl", appauthor=False)
+    except RuntimeError:
+        folder = Path()
+    if not folder.is_absolute():
         raise UserError(f"this user has no home folder (HOME is not set): set {way_out}")
     return folder
 

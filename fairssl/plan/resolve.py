@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairssl import kinds
-from fairssl.data.overview import inspect, root_of
+from fairssl.data.overview import card_at, inspect, root_of
 from fairssl.interfaces import Dataset, check_label
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure
@@ -198,7 +198,7 @@ def _find(
         name = canonical([source.name, source.config.params(), str(root)])
         if name not in inspected:
             inspected[name] = inspect(source, root)
-        return root, inspected[name], source.card_for(root)
+        return root, inspected[name], card_at(source, root)
     except UserError as error:
         if not allow_absent or source.card.embedded or not source.card.targets:  # which only the data can tell
             raise
