@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 PERF = Path(__file__).parent.parent / "benchmarks" / "perf"
-SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=8")
+SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=10")
 
 
 @pytest.fixture
