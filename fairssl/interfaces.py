@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
@@ -110,11 +111,32 @@ class Dataset:
 def check_label(flag: str, dataset: str, card: Card, what: Literal["target", "attribute"], value: str) -> None:
     """Refuse a target or an attribute that the card lacks, with what was probably meant. `flag` begins the message."""
     known = card.targets if what == "target" else tuple(card.attributes)
-    if value in known:
-        return
     if not value:
         raise UserError(f"{flag} is needed: {dataset} has no default; it has {', '.join(known) or 'none'}")
-    raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known, card.synonyms)}")
+    names = (value,) if what == "target" else combined(card, value)
+    for name in names:
+        if name not in known:
+            which = f"such {what}" if len(names) == 1 else f"{what} {name!r}"
+            raise UserError(f"{flag} {value!r}: {dataset} has no {which}{did_you_mean(name, known, card.synonyms)}")
+        if names.count(name) > 1:
+            raise UserError(f"{flag} {value!r} names {name} twice; name it once")
+
+
+def combined(card: Card, attribute: str) -> tuple[str, ...]:
+    """The attributes whose combinations are the groups of `attribute`: `male+young` has the groups of both, crossed."""
+    return (attribute,) if attribute in card.attributes else tuple(attribute.split("+"))
+
+
+def in_card_order(card: Card, attribute: str) -> str:
+    """One spelling of a combination: `young+male` is `male+young` where the card has them in that order."""
+    place = list(card.attributes).index
+    return "+".join(sorted(combined(card, attribute), key=place))
+
+
+def groups_of(card: Card, attribute: str) -> tuple[str, ...]:
+    """The label of each group code of an attribute or a combination, whose last attribute changes fastest."""
+    labels = (card.attributes[name] for name in combined(card, attribute))
+    return tuple(" & ".join(one) for one in itertools.product(*labels))
 
 
 class Metric(Protocol):

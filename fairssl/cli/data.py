@@ -210,7 +210,7 @@ def _choose(
     size above the stored one, is a `UserError`."""
     from fairssl import kinds
     from fairssl.data.overview import card_at, inspect, root_of
-    from fairssl.interfaces import check_label
+    from fairssl.interfaces import check_label, in_card_order
     from fairssl.spec.run import DataSpec
 
     source = kinds.datasets.build(name, _parameters(assignments))
@@ -219,7 +219,7 @@ def _choose(
         chosen = target or card.defaults.target, attribute or card.defaults.attribute
         check_label("--target", name, card, "target", chosen[0])
         check_label("--attr", name, card, "attribute", chosen[1])
-        return chosen
+        return chosen[0], in_card_order(card, chosen[1])
 
     if source.card.targets:  # known without the data, and so is a mistake
         labels(source.card)

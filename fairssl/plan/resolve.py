@@ -9,7 +9,7 @@ from typing import Any
 
 from fairssl import kinds
 from fairssl.data.overview import card_at, inspect, root_of
-from fairssl.interfaces import Dataset, check_label
+from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
@@ -131,7 +131,7 @@ def resolve(
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
-                    pairs=None if len(cards[name].attributes[attribute]) == 2 else asked,
+                    pairs=None if len(groups_of(cards[name], attribute)) == 2 else asked,
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
@@ -168,7 +168,8 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
         check_label("--target", name, card, "target", target)
     for attribute in attributes:
         check_label("--attr", name, card, "attribute", attribute)
-    pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
+    attributes = list(dict.fromkeys(in_card_order(card, attribute) for attribute in attributes))
+    pairs = [(y, a) for y in targets for a in attributes if y not in combined(card, a)]
     if not pairs:
         raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
     return pairs
@@ -184,9 +185,9 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
     attribute = request.pretrain_attribute or card.defaults.attribute
     check_label("--pretrain-target", name, card, "target", target)
     check_label("--pretrain-attr", name, card, "attribute", attribute)
-    if target == attribute:
+    if target in combined(card, attribute):
         raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
-    return name, target, attribute
+    return name, target, in_card_order(card, attribute)
 
 
 def _find(

@@ -103,6 +103,21 @@ def dataset_checks(name: str, part: Any) -> Steps:
             assert not mine & ids, f"{part_name} shares {min(mine & ids)!r} with another split"
             ids |= mine
 
+    def attributes() -> None:
+        found = load()
+        parts = {part: getattr(found, part) for part in ("train", "val", "test")}
+        if not any(split.attributes for split in parts.values()):
+            raise Skipped("splits say nothing of further attributes, so none can be combined")
+        for part, split in parts.items():
+            unknown = set(split.attributes) - set(card.attributes)
+            assert not unknown, f"{part}.attributes has {min(unknown)!r}, which the card does not have"
+            for one, codes in split.attributes.items():
+                assert codes.shape == (len(split),), f"{part}.attributes[{one!r}] has shape {codes.shape}, not (N,)"
+                inside = (codes >= -1) & (codes < len(card.attributes[one]))
+                assert inside.all(), f"{part}.attributes[{one!r}] leaves -1..{len(card.attributes[one]) - 1}"
+            chosen = split.attributes.get(attribute, split.group)
+            assert np.array_equal(chosen, split.group), f"{part}.attributes[{attribute!r}] is not {part}.group"
+
     def deterministic() -> None:
         first = load()
         np.random.seed(1)
@@ -144,6 +159,7 @@ def dataset_checks(name: str, part: Any) -> Steps:
         ("says where to get what is not there", absent),
         ("fingerprint", fingerprint),
         ("splits are sound and disjoint", splits_sound),
+        ("further attributes of each image", attributes),
         ("two loads, equal bits", deterministic),
         ("training split moves as the card says", dependence),
         ("labels without decoding", labels),

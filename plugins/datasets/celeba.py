@@ -142,7 +142,9 @@ class CelebA(Dataset):
             if ends[i] == ends[i + 1]:
                 raise UserError(f"celeba: no image of the {name} split decodes; unpack or download the images again")
             y, a = values[rows[here]].T
-            splits[name] = Split(packed.images[here], y.copy(), a.copy(), tuple(ids[row] for row in rows[here]))
+            codes = {one: found.values[rows[here], k].astype(np.int64) for k, one in enumerate(NAMES)}
+            names = tuple(ids[row] for row in rows[here])
+            splits[name] = Split(packed.images[here], y.copy(), a.copy(), names, codes)
         counts = np.diff(ends)
         if not departure and tuple(counts) != OFFICIAL:
             shares = (f"{name} {n:,} of {all_:,}" for name, n, all_ in zip(PARTS, counts, OFFICIAL, strict=True))

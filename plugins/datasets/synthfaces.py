@@ -114,6 +114,7 @@ class SynthFaces(Dataset):
                 target=labels[:, NAMES.index(target)].copy(),
                 group=labels[:, NAMES.index(attribute)].copy(),
                 ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
+                attributes={name: labels[:, i].copy() for i, name in enumerate(NAMES)},
             )
         return Splits(**splits, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
 

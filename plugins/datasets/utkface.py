@@ -149,7 +149,8 @@ class UTKFace(Dataset):
             chosen = np.concatenate(parts[part])
             chosen = chosen[np.argsort(place[chosen])]  # cells mixed
             images = packed.images[distinct[chosen]]  # a copy, of the images of one split
-            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen))
+            codes = {name: people.group(name)[chosen] for name in ATTRIBUTES}
+            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen), codes)
 
         return Splits(
             train=split("train"),
