@@ -4,12 +4,15 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.plugin_package import write_package
 
 from fairssl import scoring
 from fairssl.cli import run
@@ -252,10 +255,8 @@ def test_predictions_of_one_class_are_said_to_be(write, capsys):  # D17
 def on_a_terminal(width, *words):
     """What `fairssl` writes to a terminal of that width, colours taken out."""
     import fcntl
-    import os
     import pty
     import struct
-    import subprocess
     import termios
 
     leader, follower = pty.openpty()
@@ -447,3 +448,58 @@ def test_a_wrong_column_of_another_separator(tmp_path, capsys):  # D16
     err = capsys.readouterr().err
     assert "has no column 'y' (separated by semicolons); known: group, score, target" in err
     assert run(["score", path]) == 0
+
+
+# --------------------------------------------------------------------------- other people's metrics
+
+FIRST_VERSION = '''\
+"""A gap as a plugin of version 0.1.0 computes it."""
+
+from typing import Literal
+
+from fairssl import scoring
+from fairssl.api import Outcome, Value, metric
+
+
+@metric(symbol="Mine", better="lower", percent=True, order=500)
+def mine(outcome: Outcome, *, pairs: Literal["adjacent", "all"] = "adjacent") -> Value:
+    """Mean gap in positive predictions, in [0, 1]; 0 is fair. Undefined if a group has no examples."""
+    rates = scoring.positive_rates(outcome)
+    return scoring.average([scoring.gap(rates[i], rates[j]) for i, j in scoring.group_pairs(len(outcome.groups), pairs)])
+'''
+
+
+@pytest.mark.slow
+def test_a_metric_of_somebody_else_from_the_first_version(write, tmp_path):  # A9
+    write_package(tmp_path / "site", "metrics-of-mine", {"metrics/mine.py": FIRST_VERSION})
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    path = write(case("random_k4"))
+
+    def scored(*flags):
+        call = [
+            sys.executable,
+            "-m",
+            "fairssl",
+            "score",
+            path,
+            "--target",
+            "y",
+            "--score",
+            "p",
+            "--group",
+            "a",
+            "--json",
+        ]
+        done = subprocess.run([*call, *flags], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    for flags in (["--ordered", "--bootstrap", "20"], []):
+        found = scored(*flags)
+        assert found["metrics"]["Mine"] == found["metrics"]["DP"]
+    assert found["metrics"]["Mine"] is not None
+    most = scored("--pairs", "max")
+    assert most["metrics"]["DP"] > found["metrics"]["DP"] and most["metrics"]["Mine"] is None
+    assert most["undefined"]["Mine"] == "metric 'mine' has no pairs='max', only adjacent, all"
+    checked = subprocess.run([sys.executable, "-m", "fairssl", "check", "metric", "mine"], capture_output=True, env=env)
+    assert checked.returncode == 0, checked.stdout

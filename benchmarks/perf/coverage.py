@@ -1,6 +1,6 @@
 """How often the bootstrap intervals of every metric hold the truth, on simulated data whose truth is known.
 
-    python benchmarks/perf/coverage.py [--sizes 200,1000,3200] [--sets 300] [--json coverage.json] [--markdown coverage.md]
+    python benchmarks/perf/coverage.py [--sizes 200,1000,3200] [--sets 200] [--json coverage.json] [--markdown coverage.md]
 
 Scores are logistic functions of normal logits, one normal distribution per cell of target and group, so that the true
 value of each metric is known to four digits: it is that of a fine grid of the distributions' quantiles. Rows are drawn
@@ -111,8 +111,8 @@ def measure(population: Population, n: int, n_sets: int, n_replicates: int, repo
     percentile: dict[str, list[tuple[bool, float]]] = {symbol: [] for symbol in true}
     for seed in range(n_sets):
         outcome = drawn(population, n, rng)
-        intervals = scoring.bootstrap(outcome, n_replicates, seed, pairs=population.pairs)
         replicates = scoring.replicates(outcome, n_replicates, seed, pairs=population.pairs)
+        intervals = scoring.intervals(outcome, replicates, seed, pairs=population.pairs)
         for symbol, value in true.items():
             low, high = intervals[symbol].low, intervals[symbol].high
             if not isinstance(low, Undefined) and not isinstance(high, Undefined):
@@ -146,8 +146,8 @@ def _means(found: list[tuple[bool, float]]) -> tuple[float | None, float | None]
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--sizes", type=numbers, default=[200, 1000, 3200], help="rows of a test set")
-    parser.add_argument("--sets", type=count, default=300, help="simulated test sets of each population and size")
-    parser.add_argument("--replicates", type=count, default=500, help="of the bootstrap")
+    parser.add_argument("--sets", type=count, default=200, help="simulated test sets of each population and size")
+    parser.add_argument("--replicates", type=count, default=300, help="of the bootstrap")
     parser.add_argument("--populations", type=words, default=list(POPULATIONS), help="some of their names")
     parser.add_argument("--markdown", type=Path, help="write the table over all populations there")
     options = parser.parse_args()

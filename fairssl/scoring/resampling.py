@@ -85,8 +85,22 @@ def bootstrap(
     """
     how: dict[str, Any] = {"pairs": pairs, "undefined": undefined}
     table = replicates(outcome, n_replicates, seed, **how, progress=progress)
+    return intervals(outcome, table, seed, level=level, **how)
+
+
+def intervals(
+    outcome: Outcome,
+    table: Mapping[str, Sequence[Value]],
+    seed: int = 0,
+    *,
+    level: float = 0.95,
+    pairs: Pairs = "adjacent",
+    undefined: WhenUndefined = "propagate",
+) -> dict[str, Interval]:
+    """The intervals that a table of `replicates` gives; symbol -> `Interval`."""
     checked = check_outcome(outcome.score, outcome.target, outcome.group, outcome.groups)
-    metrics = columns()
+    metrics = [m for m in columns() if m.symbol in table]
+    how = {"pairs": pairs, "undefined": undefined}
     chance = _mean_by_chance([m for m in metrics if _kind(m) == "reversed"], checked, seed, how)
     thin = list(_without_small_cells(checked))
     found = {}
