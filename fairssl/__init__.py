@@ -4,6 +4,7 @@
 
     result = fairssl.bench("simclr,sofclr".split(","), dataset="synthfaces", attribute="male", seeds=3)
     print(result.table)
+    print(fairssl.score(scores, targets, groups))
 
 Nothing heavy is imported before it is used.
 """

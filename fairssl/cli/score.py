@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -95,35 +97,26 @@ def _count(flag: str, n: int, usual: int) -> None:
         raise UserError(f"{flag} {n} is no number of replicates; {usual} is usual, 0 is none")
 
 
-class _bar:
+@contextmanager
+def _bar(n: int) -> Iterator[Progress]:
     """A progress bar on a terminal's stderr while something is resampled."""
+    import sys
 
-    def __init__(self, n: int) -> None:
-        import sys
+    if not n or not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
 
-        self.bar: Any = None
-        if n and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress as Bar
-
-            self.bar = Bar(console=Console(stderr=True), transient=True)
-
-    def __enter__(self) -> Progress:
-        if self.bar is None:
-            return silent
-        tasks: dict[str, Any] = {}
-        self.bar.start()
+    tasks: dict[str, Any] = {}
+    with Bar(console=Console(stderr=True), transient=True) as bar:
 
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = self.bar.add_task(what, total=total)
-            self.bar.update(tasks[what], completed=done)
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
 
-        return show
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        yield show
 
 
 def _show(found: Scores, readings: bool) -> None:

@@ -180,7 +180,7 @@ def inside_floor(value: Value | None, floor: Floor | Mapping[str, Any] | None) -
     high = floor.high if isinstance(floor, Floor) else None if floor is None else floor.get("high")
     if value is None or high is None or isinstance(value, Undefined) or isinstance(high, Undefined):
         return False
-    return bool(value <= high)
+    return bool(value <= high + 1e-12)  # equal shares may differ by rounding
 
 
 def _resampled(outcome: Outcome, n_replicates: int, seed: int) -> Iterator[Outcome]:
