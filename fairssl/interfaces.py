@@ -139,6 +139,9 @@ def groups_of(card: Card, attribute: str) -> tuple[str, ...]:
     return tuple(" & ".join(one) for one in itertools.product(*labels))
 
 
+IntervalKind = Literal["symmetric", "reversed", "none"]
+
+
 class Metric(Protocol):
     """A metric as the registry gives it: a function of an `Outcome` with what a table must know of it."""
 
@@ -151,6 +154,7 @@ class Metric(Protocol):
     order: int  # place among the columns
     given_target: bool  # conditions on the target: its noise floor keeps the size of every group-by-target cell
     symmetric: bool  # two groups may exchange their codes; False: it depends on which is declared first
+    interval: IntervalKind  # which bootstrap interval suits it, see `fairssl.scoring.resampling`
     version: int
 
     def __call__(self, outcome: Outcome, /, **settings: Any) -> Value: ...
@@ -169,12 +173,17 @@ def metric(
     order: int = 100,
     given_target: bool = False,
     symmetric: bool = True,
+    interval: IntervalKind = "symmetric",
     version: int = 1,
 ) -> Callable[[F], F]:
     """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`.
 
     A `headline` metric is a column of every printed table, at its place in the `order`, under its `heading` (default: the
     symbol); others stand in the exports. A new or newer metric is computed for stored runs when a table is built.
+
+    `interval` says which bootstrap interval suits it. "reversed" is for a statistic whose bias grows as the data shrink
+    and hardly depends on its value, so that resampling adds the same bias once more (KL): its interval is reflected at the
+    value. "none" is for one that no bootstrap interval covers as it should. `python benchmarks/perf/coverage.py` measures it.
     """
 
     def mark(function: F) -> F:
@@ -187,6 +196,7 @@ def metric(
             order=order,
             given_target=given_target,
             symmetric=symmetric,
+            interval=interval,
             version=version,
         )
         return function

@@ -16,9 +16,8 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module or package imports only those before it, and itself
     "types", "machine", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec", "data", "train",
-    "scoring", "evaluate", "store", "provenance", "plan", "pipeline", "progress", "execute", "board", "benchmark",
-    "selection",
-    "frozen", "loss", "testing",
+    "scoring", "evaluate", "store", "provenance", "plan", "pipeline", "progress", "execute", "board", "figures",
+    "benchmark", "selection", "frozen", "loss", "testing",
 )
 # fmt: on
 
@@ -117,6 +116,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         kind = "fairssl_plugins/" if "plugins" in path.parts[len(ROOT.parts) :] else "fairssl_grids/"
         tail = path.relative_to(ROOT / ("plugins" if kind == "fairssl_plugins/" else "benchmarks/grids"))
         assert kind + tail.as_posix() in names
+    assert {"fairssl/board/page/style.css", "fairssl/board/page/script.js", "fairssl/board/paper/tables.json"} <= set(
+        names
+    )
     assert not [n for n in names if n.endswith((".png", ".jpg", ".zip"))]
     site = tmp_path / "site"
     subprocess.run(

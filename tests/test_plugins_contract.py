@@ -238,6 +238,19 @@ VALUE = "    return max(numbers) - min(numbers)\n"
             [(VALUE, "    outcome.score[:] = 0\n" + VALUE)],
         ),
         ("docstrings, symbol and version", "has the symbol too", [('symbol="Faulty"', 'symbol="ED"')]),
+        (
+            "docstrings, symbol and version",
+            "interval is 'wide'",
+            [('symbol="Faulty"', 'symbol="Faulty", interval="wide"')],
+        ),
+        (
+            "more than two groups, by each way to pair them",
+            "codes of four groups exchanged",
+            [
+                ("(outcome: Outcome)", '(outcome: Outcome, *, pairs: scoring.Pairs = "adjacent")'),
+                (VALUE, "    return abs(numbers[0] - numbers[1])\n"),
+            ],
+        ),
     ],
 )
 def test_a_faulty_metric_fails(tmp_path, check, reason, changes):

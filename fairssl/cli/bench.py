@@ -58,6 +58,9 @@ def bench(
     pretrain_target: str | None = typer.Option(None, "--pretrain-target", help="Default: that dataset's card."),
     pretrain_attr: str | None = typer.Option(None, "--pretrain-attr", help="Default: that dataset's card."),
     out: Path = typer.Option(Path("runs"), "--out", help="Where runs and table.md go."),
+    board: Path | None = typer.Option(
+        None, "--board", help="Also write the board of all runs in --out to this folder, as `fairssl board build` does."
+    ),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1."),
     executor: str = typer.Option("local", "--executor", help="local, ray, slurm."),
     workers: int | None = typer.Option(
@@ -75,12 +78,20 @@ def bench(
     ),
     checkpoint_minutes: float = typer.Option(1.0, "--checkpoint-minutes", help="At most that much work is lost."),
     checkpoint_epochs: int = typer.Option(0, "--checkpoint-epochs", help="Also after every so many epochs; 0: not."),
+    eval_every: int = typer.Option(
+        0,
+        "--eval-every",
+        help="Judge the validation split after every so many epochs, for `fairssl plot curves`; changes no result.",
+    ),
     log: list[str] = typer.Option([], "--log", help=f"tensorboard, wandb, mlflow, besides the CSV. {MANY}"),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print what would run, and run nothing."),
     estimate: bool = typer.Option(False, "--estimate", help="As --dry-run, with the time from a few timed steps."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Also run the failed and diverged runs again."),
     force: bool = typer.Option(False, "--force", help="Train and judge everything again, also what is there."),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
+    all_columns: bool = typer.Option(
+        False, "--all-columns", help="On a terminal too narrow for the table: its other columns too, below it."
+    ),
 ) -> None:
     """Train a grid of methods, datasets, targets and attributes over seeds, and print accuracy and fairness.
 
@@ -123,6 +134,7 @@ def bench(
         submit=_parameters(submit),
         checkpoint_minutes=checkpoint_minutes,
         checkpoint_epochs=checkpoint_epochs,
+        eval_every=eval_every,
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
         force=force,
@@ -141,7 +153,7 @@ def bench(
                 _print_plan(content, as_json)
                 return
             result = _run(plan, ours, store, log_)
-        _print_result(result, as_json)
+        _print_result(result, as_json, board, all_columns)
     if result.n_failed:
         raise typer.Exit(1)
 
@@ -179,14 +191,21 @@ def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result
         raise typer.Exit(1) from error
 
 
-def _print_result(result: Result, as_json: bool) -> None:
+def _print_result(result: Result, as_json: bool, board: Path | None = None, all_columns: bool = False) -> None:
     from fairssl.board.json import to_json_rows
     from fairssl.board.terminal import show
 
+    written = [result.store.root / "table.md"]
+    if board is not None:
+        from fairssl.board.build import build_folder
+
+        written += build_folder(result.store.root, board.expanduser()).files
     if as_json:
         typer.echo(json.dumps(to_json_rows(*result.table), indent=2, ensure_ascii=False))
     else:
-        show(result.table)
+        show(result.table, whole=all_columns)
+    for path in written if sys.stdout.isatty() or board is not None else ():
+        print(path, file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
 def _names(flag: str, values: list[str]) -> list[str] | None:

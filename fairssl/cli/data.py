@@ -185,6 +185,28 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def show(
+    name: str,
+    data_dir: str | None = DATA_DIR,
+    target: str | None = TARGET,
+    attr: str | None = ATTRIBUTE,
+    image_size: int | None = IMAGE_SIZE,
+    set_: list[str] = SET,
+    images: int = typer.Option(8, "--images", help="Of each target and group."),
+    out: Path = typer.Option(Path("figures"), "--out", help="Folder for the PNG and the PDF."),
+) -> None:
+    """Draw training images of each target and group as the training loop sees them, plain and augmented."""
+    from fairssl.data.splits import load_splits
+    from fairssl.figures.sheet import show_dataset
+
+    chosen = _choose(name, data_dir, target, attr, image_size, set_)
+    with _progress() as progress:
+        splits = load_splits(chosen.data, chosen.root, progress, min_cell=0)
+    for path in show_dataset(chosen.data, splits, out.expanduser(), images):
+        typer.echo(path)
+
+
 # --------------------------------------------------------------------------- what they do
 
 
