@@ -200,6 +200,7 @@ def _heading(
             for target, groups in sorted(facts["cells"].items())
         ]
         yield f"Test examples: {'; '.join(cells)}."
+        yield from _smallest_cell(facts["cells"])
     params = [f"{name.removeprefix('params.')}={value}" for name, value in sorted(apart.items()) if "params." in name]
     if params:
         yield f"Data parameters: {', '.join(params)}."
@@ -227,6 +228,14 @@ def _heading(
         yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
     yield from _tiers(rows)
     yield from _hardware(rows)
+
+
+def _smallest_cell(cells: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """A warning where chance alone moves a rate of the smallest target x group by more than 5 points."""
+    n, target, group = min((n, target, group) for target, groups in cells.items() for group, n in groups.items())
+    if n < 100:
+        by = 50 / max(n, 1) ** 0.5
+        yield f"Smallest: {n} of y = {target}, {group}; chance alone moves a rate there by {by:.0f} points."
 
 
 def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence[Row]) -> Iterator[str]:

@@ -97,7 +97,8 @@ def _load(source: Dataset, card: Card, data: DataSpec, root: Path | None, progre
     splits = source.load(root, data.target, first, data.image_size, data.split_seed, progress)
     for name in others:
         n_groups = len(card.attributes[name])
-        splits = replace(splits, **{part: _crossed(getattr(splits, part), name, n_groups, data) for part in PARTS})
+        train, val, test = (_crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)
+        splits = replace(splits, train=train, val=val, test=test)
     return replace(splits, groups=groups_of(card, data.attribute)) if others else splits
 
 
