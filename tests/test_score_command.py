@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.command import fairssl
 from reference.plugin_package import write_package
 
 from fairssl import scoring
@@ -503,3 +504,48 @@ def test_a_metric_of_somebody_else_from_the_first_version(write, tmp_path):  # A
     assert most["undefined"]["Mine"] == "metric 'mine' has no pairs='max', only adjacent, all"
     checked = subprocess.run([sys.executable, "-m", "fairssl", "check", "metric", "mine"], capture_output=True, env=env)
     assert checked.returncode == 0, checked.stdout
+
+
+# --------------------------------------------------------------------------- as a user starts it
+
+
+@pytest.mark.slow
+def test_faults_as_a_user_meets_them(tmp_path, write):
+    columns = ["--target", "y", "--score", "p", "--group", "a"]
+
+    def found(path, *flags):
+        code, out, err = fairssl("score", path, *columns, "--json", *flags)
+        assert code == 0, err
+        return json.loads(out)
+
+    # A9: the order of nominal groups does not matter, and the output says how they are paired.
+    rows = case("random_k4")
+    paths = [write([(y, p, names[a]) for y, p, a in rows], name=f"{names}.csv") for names in ("abcd", "cadb")]
+    first, second = ({k: v for k, v in found(path)["metrics"].items() if k != "KL"} for path in paths)
+    assert first == pytest.approx(second, abs=1e-12)
+    assert "gaps are means over all 6 pairs of groups" in fairssl("score", paths[0], *columns)[1]
+    ordered = fairssl("score", paths[0], *columns, "--ordered")[1]
+    assert "4 groups in order: gaps are means over the 3 adjacent pairs" in ordered
+
+    # A5, A6: an interval holds its own value; the floor of a set of equal cells is that of its design.
+    group, target = np.arange(1000) // 2 % 2, np.arange(1000) % 2
+    logit = np.random.default_rng(0).normal(size=1000) + 2 * target - 1 + 0.3 * group
+    path = write(list(zip(target, 1 / (1 + np.exp(-logit)), group, strict=True)), name="thousand.csv")
+    values = found(path, "--bootstrap", "300", "--noise-floor", "100")
+    for symbol, interval in values["intervals"].items():
+        if symbol == "ECEGap":
+            assert interval["low"] is None and interval["reason"]
+        else:
+            assert interval["low"] <= values["metrics"][symbol] <= interval["high"]
+    assert {one["permuted_within"] for one in values["noise_floor"].values()} == {"target"}
+    assert values["noise_floor"]["KL"]["mean"] > 0.15
+
+    # D1: a quote that is never closed. D16: semicolons. D17: one class.
+    lines = lines_of()
+    path = written(tmp_path, [line.replace(",", ";") for line in lines])
+    assert found(path)["notes"] == ["values separated by semicolons"]
+    lines[20] = lines[20].replace("fine", '"blurry')
+    code, out, err = fairssl("score", written(tmp_path, lines), *columns)
+    assert (code, out) == (2, "") and "not closed as it should be in line 21" in err and err.count("\n") == 1
+    path = write([(y, 0.9, a) for y, _, a in BASIC])
+    assert "all 16 predictions are class 1" in fairssl("score", path, *columns)[1]
