@@ -190,8 +190,11 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
 
 def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:
     """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does."""
+    from fairssl import kinds
     from fairssl.execute.launch import launch
 
+    for cause in kinds.metrics.broken().values():
+        log.note(f"left out of the results: {cause}")
     launch(plan, store, options, log, stop)
     return result_of(plan, store, log)
 

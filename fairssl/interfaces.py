@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 
 class PluginConfig(BaseModel):
-    """Base of every plugin's parameters: frozen, nothing unknown accepted. Give each field a default and its unit in a comment.
+    """Base of every plugin's parameters: frozen, nothing unknown accepted. Every default is part of a run's key.
 
-    Every default is part of a run's key.
+    Give each field a default, and below it a docstring that says what it is and in which unit: `fairssl show` prints it.
+
+        class Config(PluginConfig):
+            temperature: float = Field(0.3, gt=0)
+            \"\"\"Tau: similarities are divided by it.\"\"\"
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
+    )
     aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
 
     def params(self) -> dict[str, Any]:
@@ -53,7 +59,8 @@ class DatasetConfig(PluginConfig):
     a rate by 1/n, and chance alone by about 0.5/sqrt(n): at 10 these are 10 and 16 points, more than methods differ by.
     """
 
-    min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})  # fewest test images of a target x group
+    min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})
+    """Fewest test images of a target x group; a test split with fewer is refused."""
 
 
 class Dataset:

@@ -12,7 +12,7 @@ import pytest
 from reference.command import SMALL, fairssl
 from reference.plugin_package import known, write_package
 
-from fairssl.cli.new import PLUGINS
+from fairssl.cli.new import plugin_and_test
 from fairssl.data.splits import _crossed, check_splits, load_splits, small_cell, smallest_cell
 from fairssl.interfaces import MIN_CELL, DatasetConfig, PluginConfig
 from fairssl.spec.run import DataSpec
@@ -131,7 +131,7 @@ def test_the_card_tells_what_y_means_and_whether_the_groups_are_ordered():
     assert card.ordered == {"age", "age4"} and kinds.datasets.get("celeba").card.ordered == frozenset()
 
 
-DATASET = PLUGINS["dataset"].replace("$Name", "Odd").replace("$name", "odd")
+DATASET = plugin_and_test("dataset", "odd")[0]
 
 
 def test_names_of_files_are_escaped_in_ids_groups_notes_and_departures_of_any_dataset(tmp_path):

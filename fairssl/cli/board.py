@@ -29,6 +29,10 @@ def build(
     """Write table.md, table.csv, table.tex, index.html, records.jsonl, predictions/ and manifest.json.
 
     Every metric is computed again from the predictions. The same records give the same bytes.
+
+    Example:
+
+        fairssl board build runs --out board
     """
     import sys
 
@@ -56,6 +60,10 @@ def verify(
     """Compute every cell again from the predictions, every key from the specs, every file from the records.
 
     Exit code 1 if anything is not what the manifest, the records or the tables say.
+
+    Example:
+
+        fairssl board verify board
     """
     from fairssl.board.verify import verify as check
 
@@ -79,7 +87,12 @@ def compare(
     paper: bool = typer.Option(False, "--paper", help="With the tables of the SoFCLR paper."),
     as_json: bool = JSON,
 ) -> None:
-    """Set each mean and spread beside the paper's: agree, better, worse, not comparable."""
+    """Set each mean and spread beside the paper's: agree, better, worse, not comparable.
+
+    Example:
+
+        fairssl board compare board --paper
+    """
     from fairssl.board.against_paper import compare_with_paper, to_markdown_comparison
     from fairssl.board.load import tables_of
     from fairssl.types import UserError
@@ -103,7 +116,12 @@ def export(
     out: Path = typer.Option(Path("bundle.zip"), help="The file to write."),
     grid: str | None = GRID,
 ) -> None:
-    """Write records, predictions and a manifest as one zip file, for `fairssl board add` elsewhere."""
+    """Write records, predictions and a manifest as one zip file, for `fairssl board add` elsewhere.
+
+    Example:
+
+        fairssl board export runs --out bundle.zip
+    """
     from fairssl.board.bundle import export as write
 
     n = write(runs.expanduser(), out.expanduser(), grid)
@@ -115,7 +133,12 @@ def add(
     bundle: Path = typer.Argument(metavar="BUNDLE", help="A zip file of `fairssl board export`, or such a folder."),
     runs: Path = typer.Option(Path("runs"), "--runs", help="The runs folder that takes them in."),
 ) -> None:
-    """Take a stranger's records and predictions into a runs folder, everything computed again; or refuse all and say why."""
+    """Take a stranger's records and predictions into a runs folder, everything computed again; or refuse all and say why.
+
+    Example:
+
+        fairssl board add bundle.zip --runs runs
+    """
     from fairssl.board.bundle import add as take
 
     added = take(bundle.expanduser(), runs.expanduser())
@@ -131,7 +154,12 @@ def index(
         help="Also put tables between the markers <!-- board NAME --> and <!-- end of board --> of this file.",
     ),
 ) -> None:
-    """Write FOLDER/README.md, the index of the boards in it."""
+    """Write FOLDER/README.md, the index of the boards in it.
+
+    Example:
+
+        fairssl board index boards
+    """
     from fairssl.board.index import write_index
 
     for path in (changed := write_index(folder.expanduser(), readme and readme.expanduser())):

@@ -39,7 +39,12 @@ PARTS = ("train", "val", "test")
 
 @app.command("list")
 def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
-    """Every dataset with its licence, and whether it was found."""
+    """Every dataset with its licence, and whether it was found.
+
+    Example:
+
+        fairssl data list
+    """
     from fairssl.data.overview import overview
 
     rows: list[dict[str, Any]] = []
@@ -83,7 +88,12 @@ def prepare(
     set_: list[str] = SET,
     as_json: bool = JSON,
 ) -> None:
-    """Decode a dataset's images once, and print its splits and how its labels go together."""
+    """Decode a dataset's images once, and print its splits and how its labels go together.
+
+    Example:
+
+        fairssl data prepare utkface --attr age --data-dir ~/data/UTKFace
+    """
     from fairssl.data.splits import load_splits
 
     chosen = _choose(name, data_dir, target, attr, image_size, set_)
@@ -131,6 +141,10 @@ def verify(
 
     Exit code 1 if any of these is found. Malformed names, names that are not UTF-8, and a test split that bench would
     refuse as too small are listed; that is no fault of the files.
+
+    Example:
+
+        fairssl data verify celeba --data-dir ~/data/celeba
     """
     from fairssl.data.overview import inspect
     from fairssl.data.places import cache_folder, fresh_cache, fresh_start
@@ -196,7 +210,12 @@ def show(
     images: int = typer.Option(8, "--images", help="Of each target and group."),
     out: Path = typer.Option(Path("figures"), "--out", help="Folder for the PNG and the PDF."),
 ) -> None:
-    """Draw training images of each target and group as the training loop sees them, plain and augmented."""
+    """Draw training images of each target and group as the training loop sees them, plain and augmented.
+
+    Example:
+
+        fairssl data show synthfaces --attr young
+    """
     from fairssl.data.splits import load_splits
     from fairssl.figures.sheet import show_dataset
 

@@ -31,7 +31,12 @@ def pareto(
     attr: str | None = ATTRIBUTE,
     method: list[str] = METHOD,
 ) -> None:
-    """Accuracy against a gap, with intervals; rows that differ in a head's weight (alpha) are joined."""
+    """Accuracy against a gap, with intervals; rows that differ in a head's weight (alpha) are joined.
+
+    Example:
+
+        fairssl plot pareto runs --metric DP
+    """
     from fairssl.figures.pareto import pareto as draw
 
     _print(draw(_tables(runs, dataset, target, attr, method), _folder(runs, out), metric))
@@ -46,7 +51,12 @@ def curves(
     attr: str | None = ATTRIBUTE,
     method: list[str] = METHOD,
 ) -> None:
-    """Losses and u over the epochs; accuracy and leakage on validation where `bench --eval-every` stored them."""
+    """Losses and u over the epochs; accuracy and leakage on validation where `bench --eval-every` stored them.
+
+    Example:
+
+        fairssl plot curves runs
+    """
     from fairssl.figures.curves import curves as draw
     from fairssl.store.runs import RunStore
 
@@ -69,7 +79,12 @@ def scores(
     attr: str | None = ATTRIBUTE,
     method: list[str] = METHOD,
 ) -> None:
-    """Score distributions per group and class, in the 100 buckets that WD and KL see."""
+    """Score distributions per group and class, in the 100 buckets that WD and KL see.
+
+    Example:
+
+        fairssl plot scores runs --method simclr,sofclr
+    """
     from fairssl.figures.scores import scores as draw
     from fairssl.store.runs import RunStore
 
@@ -97,7 +112,12 @@ def tsne(
     attr: str | None = ATTRIBUTE,
     method: list[str] = METHOD,
 ) -> None:
-    """Test images by t-SNE of what the probe sees: colour is the group, shape the target, a panel per method."""
+    """Test images by t-SNE of what the probe sees: colour is the group, shape the target, a panel per method.
+
+    Example:
+
+        fairssl plot tsne runs --method sofclr
+    """
     from fairssl.figures.tsne import tsne as draw
     from fairssl.store.runs import RunStore
 

@@ -45,7 +45,13 @@ def score(
     ),
     undefined: str = typer.Option("propagate", help="'propagate' an undefined part to the mean, or 'omit' it."),
 ) -> None:
-    """Score predictions: accuracy and every fairness metric by group, at threshold 0.5."""
+    """Score predictions: accuracy and every fairness metric by group, at threshold 0.5.
+
+    Examples:
+
+        fairssl score predictions.csv --target y --score p --group a
+        fairssl score predictions.csv --groups 0,1,2 --bootstrap 1000 --json
+    """
     from fairssl.scoring.api import score_outcome
     from fairssl.scoring.predictions import read_predictions
 

@@ -16,8 +16,8 @@ Settings = Mapping[str, Any] | Undefined  # the keywords for a metric, or why it
 
 
 def columns() -> list[Metric]:
-    """Every registered metric, in the order of a table's columns."""
-    found = sorted((kinds.metrics.get(name) for name in kinds.metrics.where()), key=lambda m: (m.order, m.symbol))
+    """Every registered metric that imports, in the order of a table's columns; `kinds.metrics.broken()` names the others."""
+    found: list[Metric] = sorted(kinds.metrics.working().values(), key=lambda m: (m.order, m.symbol))
     names: dict[str, str] = {}
     for one in found:
         if one.symbol in names:

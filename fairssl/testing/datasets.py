@@ -14,8 +14,15 @@ from fairssl.testing.contract import Skipped, Steps, check_config, check_docstri
 from fairssl.types import Split, Splits, UserError
 
 
-def dataset_checks(name: str, part: Any) -> Steps:
+def dataset_checks(name: str, part: Any, data_dir: Path | None = None) -> Steps:
     card = part.card
+    if data_dir is not None:
+        if card.embedded:
+            raise UserError(f"--data-dir {str(data_dir)!r}: {name} is embedded and reads no files; leave it out")
+        from fairssl.data.overview import inspect, root_of
+
+        source = kinds.datasets.build(name, {})
+        inspect(source, root_of(source, data_dir))  # what the user named is refused, not skipped
     target, attribute = card.defaults.target, card.defaults.attribute
     loaded: dict[tuple[str, str], Splits] = {}
 
@@ -28,7 +35,7 @@ def dataset_checks(name: str, part: Any) -> Steps:
         from fairssl.data.places import data_root
 
         try:
-            found = data_root(None, name)
+            found = data_root(data_dir, name)
             build().inspect(found)
         except UserError as error:
             raise Skipped(f"the data is not here: {error}") from error

@@ -55,8 +55,7 @@ def metric_checks(name: str, metric: Any) -> Steps:
             assert has_default and parameter.kind is parameter.KEYWORD_ONLY, (
                 f"parameter {label!r} must be keyword-only with a default"
             )
-        for other in kinds.metrics.where():
-            found = kinds.metrics.get(other)
+        for other, found in kinds.metrics.working().items():
             assert found is metric or found.symbol != metric.symbol, f"metric {other!r} has the symbol too: rename one"
 
     def defined() -> None:
