@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fairssl.data.archives import archives_in, contents_of, download_fault, subfolders
     from fairssl.data.decoded import decoded_images
-    from fairssl.data.files import ImageFiles, hashed_order, short_id
+    from fairssl.data.files import ImageFiles, hashed_order, random_parts, short_id
+    from fairssl.data.tables import TableConfig, TableDataset
     from fairssl.interfaces import Dataset, DatasetConfig, PluginConfig, metric
     from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
     from fairssl.types import (
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 _FROM = {
     "fairssl.data.decoded": ("decoded_images",),
     "fairssl.data.archives": ("archives_in", "contents_of", "download_fault", "subfolders"),
-    "fairssl.data.files": ("ImageFiles", "hashed_order", "short_id"),
+    "fairssl.data.files": ("ImageFiles", "hashed_order", "random_parts", "short_id"),
+    "fairssl.data.tables": ("TableConfig", "TableDataset"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.interfaces": ("Dataset", "DatasetConfig", "PluginConfig", "metric"),
     "fairssl.types": [
@@ -83,6 +85,8 @@ __all__ = [
     "Split",
     "Splits",
     "Stream",
+    "TableConfig",
+    "TableDataset",
     "Terms",
     "Undefined",
     "UserError",
@@ -94,6 +98,7 @@ __all__ = [
     "hashed_order",
     "metric",
     "printable",
+    "random_parts",
     "short_id",
     "silent",
     "subfolders",
