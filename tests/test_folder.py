@@ -285,6 +285,7 @@ def test_several_values_are_groups_and_a_target_only_where_it_is_said_which_are_
     target, reason = make_target(found, None)
     assert target is None and "has 3 values (Asian, Black, White), and a target needs two" in reason
     assert "--set data.positive=c:White" in reason
+    assert "--set 'data.positive=c:more than 70'" in make_target(column("0-2", "3-9", "more than 70"), None)[1]
     target, _ = make_target(found, ("White", "Asian"))
     assert target.codes.tolist() == [1, 0, 1, 1, -1] and target.positive == "c White or Asian"
     assert make_target(column("C+", "A", "B"), ("C", ""))[0].codes.tolist() == [
@@ -474,6 +475,10 @@ def test_describe_says_what_is_there_and_proposes_a_command(tmp_path):
     assert pair["unknown"] == 60 - by_hand.sum()
     assert found["command"] == (
         f"fairssl bench --dataset folder --data-dir '{root}' --set data.bin=age:35+60 --target smiling --attr gender"
+    )
+    assert (
+        "--set data.ordered=race:White+Black+Asian "
+        in describe(build(ordered="race:White+Black+Asian"), root)["command"]
     )
     assert describe(build(), root, "gender", "race")["command"].endswith("--target gender --attr race")
 

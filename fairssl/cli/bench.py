@@ -27,7 +27,9 @@ MANY = "Comma-separated or repeated."
 
 def bench(
     method: list[str] = typer.Option([], "--method", help=f"simclr, sofclr, byol+adversary:0.3, ... {MANY}"),
-    dataset: list[str] = typer.Option([], "--dataset", help=f"synthfaces, colored_digits, utkface, celeba. {MANY}"),
+    dataset: list[str] = typer.Option(
+        [], "--dataset", help=f"synthfaces, colored_digits, utkface, celeba, fairface, folder. {MANY}"
+    ),
     attr: list[str] = typer.Option([], "--attr", help=f"Sensitive attribute. {MANY}"),
     target: list[str] = typer.Option([], "--target", help=f"What is predicted. {MANY}"),
     seeds: str | None = typer.Option(

@@ -64,8 +64,9 @@ def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
         return
     for row in rows:
         if row["title"]:
+            labels = [_shorten(row[kind]) or "the columns of your table" for kind in ("targets", "attributes")]
             typer.echo(f"{row['name']}: {row['title']}\n  licence     {row['licence']}")
-            typer.echo(f"  targets     {_shorten(row['targets'])}\n  attributes  {_shorten(row['attributes'])}")
+            typer.echo(f"  targets     {labels[0]}\n  attributes  {labels[1]}")
         else:
             typer.echo(f"{row['name']}:")
         where = "embedded" if row["embedded"] else f"in {row['root']}"

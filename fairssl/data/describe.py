@@ -152,7 +152,7 @@ def _written(value: Any) -> str:
     """A parameter as `--set` has it."""
     if not isinstance(value, dict):
         return str(value)
-    return ";".join(f"{name}:{'+'.join(_number(one) for one in values)}" for name, values in value.items())
+    return ";".join(f"{name}:{'+'.join(map(_number, values))}" if values else name for name, values in value.items())
 
 
 def _number(value: Any) -> str:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import posixpath
 import re
+import shlex
 import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
@@ -675,7 +676,7 @@ def make_column(
         if numbers is None:
             return _refused(name, values, f"column {name!r} has {len(known):,} values, too many for groups")
         middle = float(np.median([float(v) for v in values if v is not None]))
-        hint = f"make groups of its numbers: --set data.bin={name}:{middle:g}"
+        hint = f"make groups of its numbers: --set {shlex.quote(f'data.bin={name}:{middle:g}')}"
         return _refused(name, values, f"column {name!r} has {len(known):,} values; {hint}")
     if order:
         missing = [value for value in known if value not in order]
@@ -749,7 +750,7 @@ def make_target(column: Column, chosen: Sequence[str] | None) -> tuple[Target | 
             some = ", ".join(column.groups[:5]) + (", ..." if len(column.groups) > 5 else "")
             return None, (
                 f"column {column.name!r} has {len(column.groups)} values ({some}), and a target needs two: say which of them "
-                f"are y = 1, as --set data.positive={column.name}:{column.groups[-1]}"
+                f"are y = 1, as --set {shlex.quote(f'data.positive={column.name}:{column.groups[-1]}')}"
             )
         yes = [1 if column.true is None else column.true]
         positive = column.name if column.true is not None else column.groups[yes[0]]
