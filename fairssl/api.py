@@ -46,7 +46,8 @@ from fairssl.registry import INTERFACE, OLDEST_INTERFACE
 if TYPE_CHECKING:
     from fairssl.data.archives import archives_in, contents_of, download_fault, subfolders
     from fairssl.data.decoded import DecodedImages, decoded_images
-    from fairssl.data.files import ImageFiles, hashed_order, short_id
+    from fairssl.data.files import ImageFiles, hashed_order, random_parts, short_id
+    from fairssl.data.tables import TableConfig, TableDataset
     from fairssl.interfaces import Dataset, DatasetConfig, PluginConfig, metric
     from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
     from fairssl.types import (
@@ -73,7 +74,8 @@ if TYPE_CHECKING:
 _FROM = {
     "fairssl.data.decoded": ("DecodedImages", "decoded_images"),
     "fairssl.data.archives": ("archives_in", "contents_of", "download_fault", "subfolders"),
-    "fairssl.data.files": ("ImageFiles", "hashed_order", "short_id"),
+    "fairssl.data.files": ("ImageFiles", "hashed_order", "random_parts", "short_id"),
+    "fairssl.data.tables": ("TableConfig", "TableDataset"),
     "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.interfaces": ("Dataset", "DatasetConfig", "PluginConfig", "metric"),
     "fairssl.types": [
@@ -124,6 +126,8 @@ __all__ = [
     "Split",
     "Splits",
     "Stream",
+    "TableConfig",
+    "TableDataset",
     "Terms",
     "Undefined",
     "UserError",
@@ -135,6 +139,7 @@ __all__ = [
     "hashed_order",
     "metric",
     "printable",
+    "random_parts",
     "short_id",
     "silent",
     "subfolders",

@@ -42,7 +42,8 @@ class PluginConfig(BaseModel):
         found = self.model_dump(mode="json")
         for name, declared in type(self).model_fields.items():
             extra = declared.json_schema_extra
-            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == declared.default:
+            default = declared.get_default(call_default_factory=True)
+            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == default:
                 del found[name]
         return found
 
@@ -121,7 +122,10 @@ def check_label(flag: str, dataset: str, card: Card, what: Literal["target", "at
     if not value:
         raise UserError(f"{flag} is needed: {dataset} has no default; it has {', '.join(known) or 'none'}")
     names = (value,) if what == "target" else combined(card, value)
+    refused = card.refused.get(what, {})
     for name in names:
+        if name in refused:
+            raise UserError(f"{flag} {name!r}: {refused[name]}")
         if name not in known:
             which = f"such {what}" if len(names) == 1 else f"{what} {name!r}"
             raise UserError(f"{flag} {value!r}: {dataset} has no {which}{did_you_mean(name, known, card.synonyms)}")

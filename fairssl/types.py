@@ -130,6 +130,8 @@ class Card:
     ordered: frozenset[str] = frozenset()  # attributes whose groups have an order, as ages have; the others are nominal
     # What else people call a target or an attribute -> its name here; for messages.
     synonyms: Mapping[str, str] = field(default_factory=dict)
+    # "target" or "attribute" -> a label of the data that cannot be one -> why, and the way out; for messages.
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def bench(
     dataset: list[str] = typer.Option(
         [],
         "--dataset",
-        help=f"synthfaces, colored_digits, utkface, celeba. {MANY}",
+        help=f"synthfaces, colored_digits, utkface, celeba, fairface, folder. {MANY}",
         metavar="NAME",
         rich_help_panel=WHAT,
     ),

@@ -98,7 +98,9 @@ def resolve(
     facts: dict[str, DataFacts | None] = {}
     sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
     for name, source in sources.items():
-        plan.roots[name], facts[name], cards[name] = _find(source, request.data_dir, plan, allow_absent, inspected)
+        plan.roots[name], facts[name], cards[name] = _find(
+            source, request.data_dir, plan, allow_absent, inspected, progress
+        )
     pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, cards[name])]
     encoders: dict[str, PartSpec] = {}
     trains: dict[
@@ -191,14 +193,19 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
 
 
 def _find(
-    source: Dataset, data_dir: Path | str | None, plan: Plan, allow_absent: bool, inspected: dict[str, DataFacts]
+    source: Dataset,
+    data_dir: Path | str | None,
+    plan: Plan,
+    allow_absent: bool,
+    inspected: dict[str, DataFacts],
+    progress: Progress,
 ) -> tuple[Path | None, DataFacts | None, Card]:
     """Where a dataset lies, what is there, and its card for that."""
     try:
         root = root_of(source, data_dir)
         name = canonical([source.name, source.config.params(), str(root)])
         if name not in inspected:
-            inspected[name] = inspect(source, root)
+            inspected[name] = inspect(source, root, progress)
         return root, inspected[name], card_at(source, root)
     except UserError as error:
         if not allow_absent or source.card.embedded or not source.card.targets:  # which only the data can tell

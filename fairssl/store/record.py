@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairssl.interfaces import Metric
 from fairssl.types import Undefined
@@ -114,6 +114,12 @@ class Record(Measured):
     timings: dict[str, float] = Field(default_factory=dict)  # seconds
     columns: dict[str, ColumnFacts] = Field(default_factory=dict)  # symbol -> of the metrics above
     sources: dict[str, str] = Field(default_factory=dict)  # plugin, or `fairssl` -> hash of its source
+
+    @field_validator("error")
+    @classmethod
+    def _can_be_written(cls, error: str | None) -> str | None:
+        """A file name in a traceback may be no UTF-8."""
+        return None if error is None else error.encode("utf-8", "backslashreplace").decode("utf-8")
 
     @model_validator(mode="after")
     def _state_and_error_agree(self) -> Record:
