@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fairssl.board.table import Value
+from fairssl.board.table import SeedStats
 
 ERRORS = 2.0  # standard errors that an accuracy must be above the majority class
 
 
-def below_majority(accuracy: Value | None, facts: Mapping[str, Any]) -> str:
+def below_majority(accuracy: SeedStats | None, facts: Mapping[str, Any]) -> str:
     """Why a row counts as no better than always saying the larger class of the test set; empty if it is better.
 
     The standard error is of the mean over the seeds and of the test set's size: sqrt(p (1 - p) / n_test + sd^2 / n_seeds).
