@@ -29,6 +29,7 @@ from fairssl.train.cudagraph import WARM_UP, NotCaptured
 from fairssl.train.history import Diverged
 from fairssl.train.interleave import interleave
 from fairssl.train.trainer import Stopped, Trainer
+from fairssl.types import Terms
 
 NOISY = "vae+mmd"  # draws from the global generator
 
@@ -107,6 +108,24 @@ def test_augmentation_compiles_without_a_break_and_to_the_same_views(sets: dict[
     compiled = Augmentation(16, config, compiled=True)
     assert torch.allclose(compiled(images, u), augment(images, 16, config, u), atol=2e-5)
     assert compiled.compiled
+
+
+def test_the_numbers_of_a_batch_are_drawn_at_once_and_are_those_of_a_draw_for_each() -> None:
+    config = TrainConfig(blur=0.5)
+    u = random_numbers(5, config, torch.Generator().manual_seed(3))
+    gen = torch.Generator().manual_seed(3)
+    for name, shape in {"crop": (4, 5, 10), "flip": (5,), "jitter": (6, 5), "blur": (2, 5)}.items():
+        expected = torch.rand(*shape, generator=gen)
+        assert torch.equal(u[name], expected.transpose(1, 2) if name == "crop" else expected)
+
+
+def test_augmentation_makes_as_many_views_of_each_image_as_there_are_numbers_for() -> None:
+    config = TrainConfig()
+    images = torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    u = random_numbers(6, config, torch.Generator().manual_seed(1))
+    views = augment(images, 16, config, u)
+    assert torch.equal(views, augment(images.repeat(2, 1, 1, 1), 16, config, u))
+    assert views.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_augmentation_whose_compiler_fails_says_so_and_goes_on(
@@ -191,7 +210,12 @@ def test_a_pack_has_the_bits_of_its_runs_alone() -> None:
 
 def test_a_run_that_diverges_or_fails_stops_no_other_of_its_pack() -> None:
     trainers = [small.trainer(small.run_of("simclr").spec.model_copy(update={"seed": seed})) for seed in range(3)]
-    trainers[0].step.loss_became_infinite_at.fill_(1.0)
+    infinite = trainers[0].model.objective.forward
+
+    def diverging(batches: Any) -> Any:
+        return Terms(primal={name: value / 0 for name, value in infinite(batches).primal.items()})
+
+    trainers[0].model.objective.forward = diverging
 
     def broken(batches: Any) -> Any:
         raise RuntimeError("a bug")

@@ -94,7 +94,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
         for label in ("target", "group"):
             if any(label in other.sees for other in trainer.model.parts.values()):
                 continue
-            changed = {s: replace(b, **{label: getattr(b, label).flip(0)}) for s, b in drawn.items()}
+            codes = getattr(trainer.data, label)  # which `draw` has left out, since nobody asks for them
+            changed = {s: replace(b, **{label: codes[b.index]}) for s, b in drawn.items()}
             differing = first_difference(before, losses_of(bench.trainer(), changed))
             assert differing is None, f"{differing} depends on the {label}, which `sees` does not declare"
 
@@ -292,8 +293,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
 
 
 def _reordered(batch: Batch, order: Tensor) -> Batch:
-    assert batch.target is not None and batch.group is not None
-    return Batch([v[order] for v in batch.views], batch.index[order], batch.target[order], batch.group[order])
+    target, group = (None if codes is None else codes[order] for codes in (batch.target, batch.group))
+    return Batch([v[order] for v in batch.views], batch.index[order], target, group)
 
 
 def _check_fit(head: Any, f: Tensor, split: Split) -> None:

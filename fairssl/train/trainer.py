@@ -166,9 +166,9 @@ class Trainer:
                         tensors[f"{prefix}.{number}.{slot}"] = value.contiguous()
         tensors["generator"] = self.step.gen.get_state()
         tensors.update({f"global_generator.{i}": value for i, value in enumerate(get_rng_state(self.device))})
-        tensors["first_bad"] = self.step.loss_became_infinite_at
-        tensors.update({f"sum.{name}": value for name, value in self.history.sums.items()})
+        tensors.update(self.history.tensors())
         return tensors, {
+            "format": checkpoint.FORMAT,
             "key": self.spec.pretrain_key,
             "prepared": self.prepared,
             "done": self.done,
@@ -184,10 +184,7 @@ class Trainer:
             self._load_optimizer(prefix, tensors)
         self.step.gen.set_state(tensors["generator"].cpu())
         set_rng_state(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
-        self.step.loss_became_infinite_at.copy_(tensors["first_bad"])
-        self.history.sums = {
-            k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")
-        }
+        self.history.load(tensors)
         self.prepared = meta.get("prepared", self.prepared)
         self.done = meta["done"]
         self.history.rows = [dict(row) for row in meta["history"]]
@@ -255,10 +252,7 @@ class Trainer:
             yield index, images
 
     def _close_epoch(self) -> dict[str, float]:
-        step = self.step
-        return self.history.close_epoch(
-            self.steps_per_epoch, self.done, self.n_steps, step.lr, step.loss_became_infinite_at
-        )
+        return self.history.close_epoch(self.steps_per_epoch, self.done, self.n_steps, self.step.lr)
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
