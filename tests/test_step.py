@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from reference import ranks, small
+from torch.overrides import TorchFunctionMode
 
 from fairssl.data.augment import Augmentation, augment, augmentation, random_numbers
 from fairssl.data.device import DeviceSplit, fits, place
@@ -23,7 +24,10 @@ from fairssl.execute.signals import GracefulStop
 from fairssl.execute.worker import Worker
 from fairssl.spec.config import TrainConfig
 from fairssl.store.runs import RunStore
-from fairssl.testing.readback import NoReadBack
+from fairssl.testing.backward import Backward
+from fairssl.testing.fake_gpu import assert_capturable
+from fairssl.testing.replay import assert_replayed_steps_agree
+from fairssl.testing.toy import index_at
 from fairssl.train import cudagraph
 from fairssl.train.cudagraph import WARM_UP, NotCaptured
 from fairssl.train.history import Diverged
@@ -66,15 +70,66 @@ class Replayed:
 # --------------------------------------------------------------------------- captured
 
 
-@pytest.mark.parametrize("name", ranks.methods())
-def test_no_step_reads_back_branches_on_data_or_copies_from_the_host(name: str) -> None:
-    """What a CUDA graph cannot hold, forward, backward and in both optimisers."""
+SETTINGS = {"float32": (), "bf16": ("train.precision=bf16", "train.schedule=cosine", "train.clip_norm=1")}
+
+
+def trainer_of(name: str, settings: str) -> Trainer:
     method, sets = ranks.methods()[name]
-    trainer = small.trainer(small.run_of(method, sets=(*sets, "train.schedule=cosine", "train.clip_norm=1")).spec)
-    steps = [{name: stream.steps(at, 1)[0] for name, stream in trainer.streams.items()} for at in range(2)]
-    trainer.summed_step(steps[0], None)  # what is made once may read back
-    with NoReadBack():
-        trainer.summed_step(steps[1], None)
+    return small.trainer(small.run_of(method, sets=(*sets, *SETTINGS[settings], "train.min_steps=6")).spec)
+
+
+@pytest.mark.parametrize("settings", ["bf16", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ranks.methods())
+def test_replayed_steps_have_the_bits_of_eager_ones(name: str, settings: str) -> None:
+    """Augmentation, both backward passes, both optimisers, the end of the step and the sums, with new positions and numbers."""
+    eager = trainer_of(name, settings)
+    eager.run()
+    assert_replayed_steps_agree(eager, trainer_of(name, settings))
+
+
+@pytest.mark.parametrize("settings", ["bf16", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ranks.methods())
+def test_a_gpu_can_capture_the_step_of_every_method(name: str, settings: str) -> None:
+    trainer = trainer_of(name, settings)
+    trainer.summed_step(index_at(trainer))
+    assert_capturable(trainer, index_at(trainer, 1))
+
+
+@pytest.mark.parametrize("name", ["sofclr", "simclr+grl", "byol", "vae+mmd"])
+def test_gradients_without_autograds_engine_are_its_own(name: str) -> None:
+    """What stands in for it on a GPU that is not there: hooks, broadcasts and networks used twice included."""
+
+    class Instead(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backward = Backward()
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            mine = {torch.autograd.grad: self.backward.grad, torch.Tensor.register_hook: self.backward.hooked}
+            return mine.get(func, func)(*args, **(kwargs or {}))
+
+    found = []
+    for mode in (nullcontext(), Instead()):
+        trainer = trainer_of(name, "float32")
+        drawn = trainer.step.draw(index_at(trainer))
+        with mode:
+            _, _, _, gradients, dual_gradients = trainer.step.differentiate(drawn)
+        found.append([*gradients, *dual_gradients])
+    for expected, ours in zip(*found, strict=True):
+        assert (expected is None) == (ours is None)
+        assert expected is None or torch.equal(expected, ours)
+
+
+def test_backward_gives_the_gradients_of_inputs_in_the_middle_and_of_a_gradient() -> None:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x * x
+    backward = Backward()
+    first, middle = backward.grad(y.sum() * 2, (x, y), create_graph=True)
+    assert first is not None and torch.equal(first, 4 * x) and middle is not None and torch.equal(middle, 2 + 0 * x)
+    (second,) = backward.grad(first.square().sum(), x)  # of 16 x^2
+    assert second is not None and torch.equal(second, 32 * x)
+    with pytest.raises(RuntimeError, match="was not used"):
+        backward.grad(y.sum(), torch.zeros(1, requires_grad=True))
 
 
 @pytest.mark.parametrize("streamed", [False, True])

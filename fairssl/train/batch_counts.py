@@ -33,7 +33,7 @@ class BatchCounts:
         layers = dict.fromkeys(layer for network in networks for layer in network.modules() if _counts(layer))
         self._buffers = [layer._buffers for layer in layers]
         self._counts: list[Tensor] = []
-        self._deferred: list[_Deferred] = []
+        self.deferred: list[_Deferred] = []
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -41,8 +41,8 @@ class BatchCounts:
         counts = [buffers[_NAME] for buffers in self._buffers]
         if len(counts) != len(self._counts) or any(a is not b for a, b in zip(counts, self._counts, strict=True)):
             self._counts = [count for count in counts if count is not None]
-            self._deferred = [count.as_subclass(_Deferred) for count in self._counts]
-        for buffers, later in zip(self._buffers, self._deferred, strict=True):
+            self.deferred = [count.as_subclass(_Deferred) for count in self._counts]
+        for buffers, later in zip(self._buffers, self.deferred, strict=True):
             later.pending = 0
             buffers[_NAME] = later
         try:
@@ -50,9 +50,9 @@ class BatchCounts:
         finally:
             for buffers, count in zip(self._buffers, counts, strict=True):
                 buffers[_NAME] = count
-        for n in sorted({later.pending for later in self._deferred} - {0}):
+        for n in sorted({later.pending for later in self.deferred} - {0}):
             torch._foreach_add_(
-                [c for c, later in zip(self._counts, self._deferred, strict=True) if later.pending == n], n
+                [c for c, later in zip(self._counts, self.deferred, strict=True) if later.pending == n], n
             )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -17,6 +19,19 @@ WARM_UP = 3  # eager steps before the capture, as torch advises; they are steps 
 Step = Callable[[Mapping[str, Tensor], Mapping[str, Tensor] | None], None]
 
 
+_CORE = Path(__file__).resolve().parents[1]
+_TORCH = Path(torch.__file__).resolve().parent
+
+
+def blamed_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    """The innermost line of a part or an encoder among these frames, as `file.py:12: its text`; empty if there is none."""
+    for frame in reversed(list(frames)):
+        path = Path(frame.filename).resolve()
+        if path.is_absolute() and path.suffix == ".py" and not ({_CORE, _TORCH} & {*path.parents}):
+            return f"{path.name}:{frame.lineno}: {frame.line}"
+    return ""
+
+
 class NotCaptured(RuntimeError):
     """A step could not be captured as a CUDA graph; torch may be left unfit for other work on that device."""
 
@@ -28,7 +43,7 @@ class GraphedStep:
         self, step: Step, gen: torch.Generator, device: torch.device, stream: torch.cuda.Stream | None
     ) -> None:
         self.step, self.gen, self.device, self.stream = step, gen, device, stream
-        self._captured: CapturedStep | None = None
+        self._captured: Step | None = None
         self._n_eager = 0
         self._draws_global_rng = False
 
@@ -40,8 +55,12 @@ class GraphedStep:
             self._n_eager += 1
             return
         if self._captured is None:
-            self._captured = CapturedStep(self.step, index, images, self.gen, self.stream, self._draws_global_rng)
+            self._captured = self.captured(index, images)
         self._captured(index, images)
+
+    def captured(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None) -> Step:
+        """What takes the step from now on; its first call is the step on these positions."""
+        return CapturedStep(self.step, index, images, self.gen, self.stream, self._draws_global_rng)
 
     def release(self) -> None:
         """Let go of the graph's memory, once nothing on the device uses it."""
