@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.machine import eager_asked
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
 from fairssl.types import UserError
@@ -80,6 +81,9 @@ def bench(
     estimate: bool = typer.Option(False, "--estimate", help="As --dry-run, with the time from a few timed steps."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Also run the failed and diverged runs again."),
     force: bool = typer.Option(False, "--force", help="Train and judge everything again, also what is there."),
+    eager: bool = typer.Option(
+        False, "--eager", help="On a GPU, capture and compile nothing, for debugging; as FAIRSSL_EAGER=1 does."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
 ) -> None:
     """Train a grid of methods, datasets, targets and attributes over seeds, and print accuracy and fairness.
@@ -126,6 +130,7 @@ def bench(
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
         force=force,
+        eager=eager or eager_asked(),
     )
     store = RunStore(out)
     requests = requests_of(request, grid)

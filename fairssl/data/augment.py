@@ -228,12 +228,12 @@ class Augmentation:
         return self._augment(images, u)
 
 
-def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augmentation:
-    """`augment` for one size and recipe. Compiled on a GPU, once for all runs of a process that agree in them; where the
-    compiler fails it says so and goes on without it."""
+def augmentation(size: int, config: TrainConfig, compiled: bool) -> Augmentation:
+    """`augment` for one size and recipe, compiled once for all runs of a process that agree in them; where the compiler fails
+    it says so and goes on without it."""
     recipe = ("recipe", "crop_min", "flip", "jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur")
     used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
-    return _augmentation(size, type(config)(**used), device.type == "cuda")
+    return _augmentation(size, type(config)(**used), compiled)
 
 
 _augmentation = cache(Augmentation)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.execute.loggers import check_loggers
+from fairssl.machine import eager_asked
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
 
@@ -25,6 +26,8 @@ class Settings:
     checkpoint_epochs: int = 0  # 0: by the clock alone
     loggers: tuple[str, ...] = ()  # besides the CSV
     pack: int = 0  # pretrainings that share a device at a time; 0: as many as fill it
+    eager: bool = False  # on a GPU, take every step eagerly and compile nothing
+    eager_steps: frozenset[str] = frozenset()  # by `step_key`: whose steps are known not to be capturable
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Options:
     checkpoint_epochs: int = 0  # also after every so many epochs; 0: not
     loggers: tuple[str, ...] = ()  # besides the CSV
     retry_failed: bool = False  # also run the failed and diverged runs again
+    eager: bool = field(default_factory=eager_asked)  # on a GPU, take steps eagerly and compile nothing: for debugging
     force: bool = False  # train and judge everything again, also what is there
 
     def __post_init__(self) -> None:
@@ -93,4 +97,5 @@ class Options:
             checkpoint_epochs=self.checkpoint_epochs,
             loggers=tuple(dict.fromkeys(self.loggers)),
             pack=(1 if alone else 0) if self.pack is None else self.pack,
+            eager=self.eager,
         )

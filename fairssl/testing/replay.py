@@ -21,7 +21,7 @@ def assert_replayed_steps_agree(eager: Trainer, replayed: Trainer) -> None:
     """`eager` has run to its last step; `replayed` is at its first, and runs by replays. What they come to is equal in every
     bit, the means of all terms included."""
     assert eager.n_steps > WARM_UP + 1, f"{eager.n_steps} steps leave none to replay"
-    replayed.graphed = ReplayedStep(replayed.summed_step, replayed.step.gen, replayed.device, None)
+    replayed.graphed = ReplayedStep(replayed.summed_step, replayed.step.gen, replayed.device)
     replayed.run()
     entry = first_difference(eager.state()[0], replayed.state()[0])
     if entry is None:

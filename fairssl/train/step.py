@@ -34,7 +34,7 @@ Images = Mapping[str, Tensor]  # stream -> uint8 (B, C, H, W), where images do n
 class TrainStep:
     """A step of one run, and everything it reads and changes: the model, both optimisers, learning rates, generators."""
 
-    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int) -> None:
+    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int, eager: bool = False) -> None:
         self.config, self.data, self.model, self.n_steps = spec.train, data, model, n_steps
         device = data.device
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
@@ -45,7 +45,7 @@ class TrainStep:
             stream: {label for part in model.parts.values() if stream in part.streams for label in part.sees}
             for stream in spec.method.streams
         }
-        self.augment = augmentation(spec.data.image_size, self.config, device)
+        self.augment = augmentation(spec.data.image_size, self.config, compiled=device.type == "cuda" and not eager)
         self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
 
         self.dual = [p for part in model.parts.values() for p in part.dual_parameters()]
