@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
 
 
 class PluginConfig(BaseModel):
-    """Base of every plugin's parameters: frozen, nothing unknown accepted. Give each field a default and its unit in a comment.
+    """Base of every plugin's parameters: frozen, nothing unknown accepted. Every default is part of a run's key.
 
-    Every default is part of a run's key.
+    Give each field a default, and below it a docstring that says what it is and in which unit: `fairssl show` prints it.
+
+        class Config(PluginConfig):
+            temperature: float = Field(0.3, gt=0)
+            \"\"\"Tau: similarities are divided by it.\"\"\"
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
+    )
     aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
 
     def params(self) -> dict[str, Any]:
@@ -35,7 +42,8 @@ class PluginConfig(BaseModel):
         found = self.model_dump(mode="json")
         for name, declared in type(self).model_fields.items():
             extra = declared.json_schema_extra
-            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == declared.default:
+            default = declared.get_default(call_default_factory=True)
+            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == default:
                 del found[name]
         return found
 
@@ -52,7 +60,8 @@ class DatasetConfig(PluginConfig):
     a rate by 1/n, and chance alone by about 0.5/sqrt(n): at 10 these are 10 and 16 points, more than methods differ by.
     """
 
-    min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})  # fewest test images of a target x group
+    min_cell: int = Field(MIN_CELL, ge=0, json_schema_extra={"added": True})
+    """Fewest test images of a target x group; a test split with fewer is refused."""
 
 
 class Dataset:
@@ -110,11 +119,38 @@ class Dataset:
 def check_label(flag: str, dataset: str, card: Card, what: Literal["target", "attribute"], value: str) -> None:
     """Refuse a target or an attribute that the card lacks, with what was probably meant. `flag` begins the message."""
     known = card.targets if what == "target" else tuple(card.attributes)
-    if value in known:
-        return
     if not value:
         raise UserError(f"{flag} is needed: {dataset} has no default; it has {', '.join(known) or 'none'}")
-    raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known, card.synonyms)}")
+    names = (value,) if what == "target" else combined(card, value)
+    refused = card.refused.get(what, {})
+    for name in names:
+        if name in refused:
+            raise UserError(f"{flag} {name!r}: {refused[name]}")
+        if name not in known:
+            which = f"such {what}" if len(names) == 1 else f"{what} {name!r}"
+            raise UserError(f"{flag} {value!r}: {dataset} has no {which}{did_you_mean(name, known, card.synonyms)}")
+        if names.count(name) > 1:
+            raise UserError(f"{flag} {value!r} names {name} twice; name it once")
+
+
+def combined(card: Card, attribute: str) -> tuple[str, ...]:
+    """The attributes whose combinations are the groups of `attribute`: `male+young` has the groups of both, crossed."""
+    return (attribute,) if attribute in card.attributes else tuple(attribute.split("+"))
+
+
+def in_card_order(card: Card, attribute: str) -> str:
+    """One spelling of a combination: `young+male` is `male+young` where the card has them in that order."""
+    place = list(card.attributes).index
+    return "+".join(sorted(combined(card, attribute), key=place))
+
+
+def groups_of(card: Card, attribute: str) -> tuple[str, ...]:
+    """The label of each group code of an attribute or a combination, whose last attribute changes fastest."""
+    labels = (card.attributes[name] for name in combined(card, attribute))
+    return tuple(" & ".join(one) for one in itertools.product(*labels))
+
+
+IntervalKind = Literal["symmetric", "reversed", "none"]
 
 
 class Metric(Protocol):
@@ -129,6 +165,7 @@ class Metric(Protocol):
     order: int  # place among the columns
     given_target: bool  # conditions on the target: its noise floor keeps the size of every group-by-target cell
     symmetric: bool  # two groups may exchange their codes; False: it depends on which is declared first
+    interval: IntervalKind  # which bootstrap interval suits it, see `fairssl.scoring.resampling`
     version: int
 
     def __call__(self, outcome: Outcome, /, **settings: Any) -> Value: ...
@@ -147,12 +184,17 @@ def metric(
     order: int = 100,
     given_target: bool = False,
     symmetric: bool = True,
+    interval: IntervalKind = "symmetric",
     version: int = 1,
 ) -> Callable[[F], F]:
     """Make a function of an `Outcome` a metric. It returns a float (a fraction, never a percentage) or `Undefined(reason)`.
 
     A `headline` metric is a column of every printed table, at its place in the `order`, under its `heading` (default: the
     symbol); others stand in the exports. A new or newer metric is computed for stored runs when a table is built.
+
+    `interval` says which bootstrap interval suits it. "reversed" is for a statistic whose bias grows as the data shrink
+    and hardly depends on its value, so that resampling adds the same bias once more (KL): its interval is reflected at the
+    value. "none" is for one that no bootstrap interval covers as it should. `python benchmarks/perf/coverage.py` measures it.
     """
 
     def mark(function: F) -> F:
@@ -165,6 +207,7 @@ def metric(
             order=order,
             given_target=given_target,
             symmetric=symmetric,
+            interval=interval,
             version=version,
         )
         return function

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
-from fairssl.interfaces import Metric
 from fairssl.machine import eager_asked
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
-from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State
+from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
 from fairssl.train.cudagraph import NotCaptured
 from fairssl.train.rng import preserved
 from fairssl.train.trainer import Trainer, build_trainer
@@ -86,16 +84,23 @@ def ok_record(
         for target in (0, 1)
     }
     return Record(
-        **_frame(spec, data, device, {**trainer.facts(), "n_unknown": len(data.splits.test) - len(found.known)}),
+        **_frame(spec, data, device, {**trainer.facts(), **_of_test(found, data)}),
         **_values(found.test),
         state="ok",
         cells=cells,
         validation=Measured(**_values(found.val)),
         leakage=dict(found.leakage),
-        intervals=_plain(found.intervals),
-        noise_floor=_plain(found.noise_floor),
+        intervals=resampled_json(found.intervals),
+        noise_floor=resampled_json(found.noise_floor),
         timings=dict(timings),
     )
+
+
+def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
+    """How many test images are left out, and the class that all predictions are of, if they are of one."""
+    only = scoring.one_class(found.outcome)
+    unknown = {"n_unknown": len(data.splits.test) - len(found.known)}
+    return unknown if only is None else {**unknown, "one_class": only}
 
 
 def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:
@@ -111,29 +116,7 @@ def lost_record(spec: RunSpec, error: str) -> Record:
 
 def all_columns() -> dict[str, ColumnFacts]:
     """Symbol -> what a table must know of it, for every installed metric."""
-    return {one.symbol: column_facts(one) for one in scoring.columns()}
-
-
-def column_facts(metric: Metric) -> ColumnFacts:
-    """What a table must know of a metric."""
-    return ColumnFacts(
-        version=metric.version,
-        heading=metric.heading,
-        better=metric.better,
-        percent=metric.percent,
-        headline=metric.headline,
-        order=metric.order,
-    )
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Intervals or floors as JSON: None where no replicate had a value."""
-
-    def value(one: Any, name: str) -> Any:
-        found = getattr(one, name)
-        return None if isinstance(found, Undefined) else found
-
-    return {symbol: {f.name: value(one, f.name) for f in fields(one)} for symbol, one in found.items()}
+    return {one.symbol: ColumnFacts.of(one) for one in scoring.columns()}
 
 
 def _values(values: Any) -> dict[str, Any]:

@@ -66,13 +66,15 @@ class Split:
     positions copies these images into memory. `target` int64 (N,) of 0 and 1, known for every image. `group` int64 (N,) in
     0..G-1, or -1 where it is unknown, which is allowed in every split: such an image is trained on like any other, is never
     annotated, and takes no part in what is said of groups. `ids` N different short strings that name each example for
-    ever, wherever the data lies.
+    ever, wherever the data lies. `attributes`: codes int64 (N,) of further attributes of the card, by name, -1 where
+    unknown; a dataset that gives them lets attributes be combined, as in `--attr male+young`.
     """
 
     images: np.ndarray
     target: np.ndarray
     group: np.ndarray
     ids: Sequence[str]
+    attributes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -128,6 +130,8 @@ class Card:
     ordered: frozenset[str] = frozenset()  # attributes whose groups have an order, as ages have; the others are nominal
     # What else people call a target or an attribute -> its name here; for messages.
     synonyms: Mapping[str, str] = field(default_factory=dict)
+    # "target" or "attribute" -> a label of the data that cannot be one -> why, and the way out; for messages.
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

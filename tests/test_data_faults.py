@@ -19,7 +19,7 @@ from reference.celeba_layout import COLUMNS, values, write_celeba
 from reference.command import SMALL, fairssl
 from reference.plugin_package import write_package
 
-from fairssl.cli.new import PLUGINS
+from fairssl.cli.new import plugin_and_test
 
 pytestmark = pytest.mark.slow  # a process or two each; the same values are tested fast beside what they are of
 SIZE = ("--image-size", "16")
@@ -398,7 +398,7 @@ def test_a_user_without_a_home_is_told_in_one_line(tmp_path, words, code):
 
 # --------------------------------------------------------------------------- plugin datasets
 
-SQUARES = PLUGINS["dataset"].replace("$Name", "Squares").replace("$name", "squares")
+SQUARES = plugin_and_test("dataset", "squares")[0]
 TARGETS = "target = np.arange(n, dtype=np.int64) % 2"
 N = "        n = self.config.n_train + 2 * self.config.n_eval\n"
 SPLIT = "    return Split(images, target, group,"

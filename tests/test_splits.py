@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.command import SMALL, fairssl
 from reference.plugin_package import known, write_package
 
-from fairssl.cli.new import PLUGINS
-from fairssl.data.splits import check_splits, load_splits, small_cell, smallest_cell
+from fairssl.cli.new import plugin_and_test
+from fairssl.data.splits import _crossed, check_splits, load_splits, small_cell, smallest_cell
 from fairssl.interfaces import MIN_CELL, DatasetConfig, PluginConfig
 from fairssl.spec.run import DataSpec
 from fairssl.types import Split, Splits, UserError
@@ -111,7 +113,7 @@ def test_a_parameter_that_came_later_is_in_no_key_at_its_default():
         ({"target": "atractive"}, r"did you mean 'attractive'\?"),
         ({"attribute": "gender"}, r"attribute 'gender': synthfaces has no such attribute"),
         ({"target": ""}, "target is needed: synthfaces has no default; it has male, young"),
-        ({"target": "male"}, "target and attribute are both 'male'; choose two different ones"),
+        ({"target": "male"}, "target 'male' and attribute 'male' look at the same label; choose two"),
         ({"split_seed": -1}, "split_seed -1 is negative"),
     ],
 )
@@ -129,7 +131,7 @@ def test_the_card_tells_what_y_means_and_whether_the_groups_are_ordered():
     assert card.ordered == {"age", "age4"} and kinds.datasets.get("celeba").card.ordered == frozenset()
 
 
-DATASET = PLUGINS["dataset"].replace("$Name", "Odd").replace("$name", "odd")
+DATASET = plugin_and_test("dataset", "odd")[0]
 
 
 def test_names_of_files_are_escaped_in_ids_groups_notes_and_departures_of_any_dataset(tmp_path):
@@ -143,7 +145,7 @@ def test_names_of_files_are_escaped_in_ids_groups_notes_and_departures_of_any_da
     with known(tmp_path):
         splits = load_splits(spec("odd", "corner", "tint", params={"n_eval": 64}), None)
     assert splits.train.ids[0] == r"train00000caf\xe9" and splits.groups == (r"a\xe9", "b")
-    assert splits.notes == (r"caf\xe9\x0a",) and splits.departures == (r"\xe9",)
+    assert splits.notes[0] == r"caf\xe9\x0a" and splits.departures == (r"\xe9",)
     assert name.encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 
@@ -167,3 +169,52 @@ def test_data_can_be_looked_at_without_torch(tmp_path: Path):
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_combination_has_the_groups_of_both_crossed() -> None:
+    params = {"n_train": 64, "n_val_per_cell": 20, "n_test_per_cell": 40}
+    one, both = (load_splits(spec(attribute=a, params=params), None) for a in ("male", "male+young"))
+    assert both.groups == ("not male & not young", "not male & young", "male & not young", "male & young")
+    assert not both.ordered
+    for part in ("train", "val", "test"):
+        plain, crossed = getattr(one, part), getattr(both, part)
+        assert plain.ids == crossed.ids
+        np.testing.assert_array_equal(crossed.group // 2, plain.group)
+        np.testing.assert_array_equal(crossed.group % 2, plain.attributes["young"])
+    assert any(note.startswith("smallest test cell: ") for note in both.notes)
+
+
+def test_who_has_one_of_two_groups_unknown_is_in_no_combination() -> None:
+    codes = np.array([0, 1, -1, 1])
+    crossed = _crossed(replace(split("a", [0] * 4, [1, -1, 0, 1]), attributes={"young": codes}), "young", 2, spec())
+    assert crossed.group.tolist() == [2, -1, -1, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--attr", "male+yuong"), "--attr 'male+yuong': synthfaces has no attribute 'yuong'; did you mean 'young'?"),
+        (("--attr", "male+male"), "--attr 'male+male' names male twice"),
+        (("--attr", "male+young", "--target", "young"), "a target cannot be its own sensitive attribute"),
+        (("--attr", "male+young", "--set", "data.min_cell=40"), "fewer than 40"),
+    ],
+)
+@pytest.mark.slow
+def test_a_combination_that_cannot_be_is_one_line(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    sizes = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=20", "--set", "data.n_test_per_cell=40")
+    code, out, err = fairssl("bench", "--method", "random", *SMALL, *sizes, *words, "--out", tmp_path / "runs")
+    assert (code, out) == (2 if "min_cell" not in words[-1] else code, "") and says in err
+
+
+@pytest.mark.slow
+def test_both_spellings_of_a_combination_are_one_run_with_four_groups(tmp_path: Path) -> None:
+    sizes = ("--image-size", "16", "--set", "data.n_test_per_cell=80")
+    words = ("bench", "--method", "sogclr", *SMALL, *sizes, "--json", "--out", tmp_path / "runs")
+    code, first, err = fairssl(*words, "--attr", "young+male")
+    assert code == 0, err
+    assert "smallest test cell: " in err
+    code, second, err = fairssl(*words, "--attr", "male+young")
+    assert code == 0, err
+    (row,) = json.loads(first)
+    assert row["attr"] == "male+young" and row["ED"]["mean"] > 0
+    assert second == first and len(list((tmp_path / "runs" / "results").iterdir())) == 1

@@ -1,4 +1,4 @@
-"""`fairssl data`: which datasets are here, decode one beforehand, check one."""
+"""`fairssl data`: which datasets are here, what your own hold, decode one beforehand, check one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairssl.spec.run import DataSpec
     from fairssl.types import Card, Split, Splits
 
-app = typer.Typer(help="Datasets: list them, prepare one, verify one.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list them, describe your own, prepare one, verify one.", no_args_is_help=True)
 
 DATA_DIR = typer.Option(
     None, "--data-dir", metavar="PATH", help="Folder or archive; else FAIRSSL_DATA, else the per-user folder."
@@ -39,7 +39,12 @@ PARTS = ("train", "val", "test")
 
 @app.command("list")
 def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
-    """Every dataset with its licence, and whether it was found."""
+    """Every dataset with its licence, and whether it was found.
+
+    Example:
+
+        fairssl data list
+    """
     from fairssl.data.overview import overview
 
     rows: list[dict[str, Any]] = []
@@ -64,8 +69,9 @@ def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
         return
     for row in rows:
         if row["title"]:
+            labels = [_shorten(row[kind]) or "the columns of your table" for kind in ("targets", "attributes")]
             typer.echo(f"{row['name']}: {row['title']}\n  licence     {row['licence']}")
-            typer.echo(f"  targets     {_shorten(row['targets'])}\n  attributes  {_shorten(row['attributes'])}")
+            typer.echo(f"  targets     {labels[0]}\n  attributes  {labels[1]}")
         else:
             typer.echo(f"{row['name']}:")
         where = "embedded" if row["embedded"] else f"in {row['root']}"
@@ -83,12 +89,17 @@ def prepare(
     set_: list[str] = SET,
     as_json: bool = JSON,
 ) -> None:
-    """Decode a dataset's images once, and print its splits and how its labels go together."""
+    """Decode a dataset's images once, and print its splits and how its labels go together.
+
+    Example:
+
+        fairssl data prepare utkface --attr age --data-dir ~/data/UTKFace
+    """
     from fairssl.data.splits import load_splits
 
-    chosen = _choose(name, data_dir, target, attr, image_size, set_)
-    data = chosen.data
     with _progress() as progress:
+        chosen = _choose(name, data_dir, target, attr, image_size, set_, progress)
+        data = chosen.data
         splits = load_splits(data, chosen.root, progress)
         scope, phi = _correlations(chosen)
     if as_json:
@@ -131,18 +142,22 @@ def verify(
 
     Exit code 1 if any of these is found. Malformed names, names that are not UTF-8, and a test split that bench would
     refuse as too small are listed; that is no fault of the files.
+
+    Example:
+
+        fairssl data verify celeba --data-dir ~/data/celeba
     """
     from fairssl.data.overview import inspect
     from fairssl.data.places import cache_folder, fresh_cache, fresh_start
     from fairssl.data.splits import load_splits, small_cell, smallest_cell
     from fairssl.interfaces import MIN_CELL
 
-    chosen = _choose(name, data_dir, target, attr, image_size, set_)
-    data, root = chosen.data, chosen.root
     with _progress() as progress:
+        chosen = _choose(name, data_dir, target, attr, image_size, set_, progress)
+        data, root = chosen.data, chosen.root
         before = _examine(load_splits(data, root, progress, min_cell=0)).digest
         with fresh_cache():
-            fingerprint = inspect(chosen.source, root).fingerprint
+            fingerprint = inspect(chosen.source, root, progress).fingerprint
             splits = load_splits(data, root, progress, min_cell=0)
             found = _examine(splits)
     corrupt = [note for note in splits.notes if note.startswith("corrupt:")]
@@ -185,6 +200,74 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def show(
+    name: str,
+    data_dir: str | None = DATA_DIR,
+    target: str | None = TARGET,
+    attr: str | None = ATTRIBUTE,
+    image_size: int | None = IMAGE_SIZE,
+    set_: list[str] = SET,
+    images: int = typer.Option(8, "--images", help="Of each target and group."),
+    out: Path = typer.Option(Path("figures"), "--out", help="Folder for the PNG and the PDF."),
+) -> None:
+    """Draw training images of each target and group as the training loop sees them, plain and augmented.
+
+    Example:
+
+        fairssl data show synthfaces --attr young
+    """
+    from fairssl.data.splits import load_splits
+    from fairssl.figures.sheet import show_dataset
+
+    with _progress() as progress:
+        chosen = _choose(name, data_dir, target, attr, image_size, set_, progress)
+        splits = load_splits(chosen.data, chosen.root, progress, min_cell=0)
+    for path in show_dataset(chosen.data, splits, out.expanduser(), images):
+        typer.echo(path)
+
+
+@app.command()
+def describe(
+    data_dir: str = typer.Argument(..., metavar="DIR", help="Folder or archive of images, or the table itself."),
+    table: str | None = typer.Option(
+        None, "--table", metavar="FILE", help="CSV or Parquet. Default: the only one there."
+    ),
+    target: str | None = typer.Option(None, "--target", help="Count this target alone."),
+    attr: str | None = typer.Option(None, "--attr", help="Count this sensitive attribute alone."),
+    set_: list[str] = typer.Option([], "--set", help="How to read the table, as data.bin=age:35+60. Repeat it."),
+    as_json: bool = JSON,
+) -> None:
+    """Look at images of your own and their table: columns, values, counts per target and group, what cannot be read, what is
+    there twice, and a command to start with.
+
+    Example:
+
+        fairssl data describe ~/faces --table faces.csv
+    """
+    from fairssl import kinds
+    from fairssl.data import describe as look
+    from fairssl.data.places import data_root
+    from fairssl.interfaces import check_label
+
+    root = data_root(data_dir, "folder")
+    params = dict(_parameters(set_))
+    if table is not None:
+        params["table"] = look.table_below(root, table)
+    dataset = kinds.datasets.build("folder", params)
+    card = dataset.card_for(root)
+    if target is not None:
+        check_label("--target", "folder", card, "target", target)
+    if attr is not None:
+        check_label("--attr", "folder", card, "attribute", attr)
+    with _progress() as progress:
+        found = look.describe(dataset, root, target, attr, progress)
+    if as_json:
+        _print_json(found)
+    else:
+        typer.echo(_described(found))
+
+
 # --------------------------------------------------------------------------- what they do
 
 
@@ -205,12 +288,13 @@ def _choose(
     attribute: str | None,
     image_size: int | None,
     assignments: list[str],
+    progress: Progress,
 ) -> _Chosen:
     """What a command is about: target, attribute and size from the card where not given; what the card lacks, or an image
     size above the stored one, is a `UserError`."""
     from fairssl import kinds
     from fairssl.data.overview import card_at, inspect, root_of
-    from fairssl.interfaces import check_label
+    from fairssl.interfaces import check_label, in_card_order
     from fairssl.spec.run import DataSpec
 
     source = kinds.datasets.build(name, _parameters(assignments))
@@ -219,14 +303,14 @@ def _choose(
         chosen = target or card.defaults.target, attribute or card.defaults.attribute
         check_label("--target", name, card, "target", chosen[0])
         check_label("--attr", name, card, "attribute", chosen[1])
-        return chosen
+        return chosen[0], in_card_order(card, chosen[1])
 
     if source.card.targets:  # known without the data, and so is a mistake
         labels(source.card)
     root = root_of(source, data_dir)
     card = card_at(source, root)
     y, a = labels(card)
-    facts = inspect(source, root)
+    facts = inspect(source, root, progress)
     data = DataSpec(
         dataset=source.name,
         version=source.version,
@@ -314,9 +398,7 @@ def _table(counts: Mapping[str, Any], target: str) -> str:
         for y, cells in of_part["cells"].items():
             rows.append([part, y, *(f"{n:,}" for n in cells.values()), f"{sum(cells.values()):,}"])
             heading = ["split", target, *cells, "all"]
-    rows.insert(0, heading)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  " + "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(_aligned([heading, *rows]))
 
 
 def _correlations(chosen: _Chosen) -> tuple[str, dict[str, dict[str, float | None]]]:
@@ -394,6 +476,53 @@ def _examine(splits: Splits) -> _Examined:
     for entry in shared.values():
         entry["n"] = {group: entry["n"].get(group, 0) for group in order if group in entry["n"] or group != "unknown"}
     return _Examined(whole.hexdigest(), shared)
+
+
+def _described(found: Mapping[str, Any]) -> str:
+    side = "" if found["shorter_side"] is None else f", shorter side {found['shorter_side']} px"
+    lines = [
+        f"{found['root']}, {', '.join(found['tables'])}: {found['rows']:,} rows, {found['images']:,} with an image{side}"
+    ]
+    lines += [f"  {note}" for note in found["notes"]]
+    bad, same = found["unreadable"], found["duplicates"]
+    if bad["n"]:
+        lines.append(
+            f"  unreadable: {bad['n']:,} images: {'; '.join(bad['examples'][:5])}{'; ...' if bad['n'] > 5 else ''}"
+        )
+    if same["groups"]:
+        examples = "; ".join(" = ".join(names) for names in same["examples"])
+        lines.append(f"  duplicates: {same['images']:,} images in {same['groups']:,} groups of equal bytes: {examples}")
+    if not bad["n"] and not same["groups"]:
+        lines.append("  every image decodes, none is there twice")
+    lines += ["", "columns"]
+    for column in found["columns"]:
+        values = [f"{value} {n:,}" for value, n in column["values"].items()]
+        more = ", ..." if column["n_values"] > len(values) and not column["attribute"] else ""
+        missing = f"; {column['missing']:,} missing" if column["missing"] else ""
+        order = " (ordered)" if column["ordered"] else ""
+        lines.append(
+            f"  {column['name']}{order}: {', '.join(values[:8])}{', ...' if len(values) > 8 else more}{missing}"
+        )
+        use = [f"target, y = 1 is {column['target']}"] if column["target"] else []
+        use += ["attribute"] if column["attribute"] else []
+        lines.append(f"    {'; '.join(use)}" if use else f"    {column['no_attribute']}")
+        if column["no_target"] and column["attribute"]:
+            lines.append(f"    {column['no_target']}")
+    if found["pairs"]:
+        lines += ["", "images per target and group"]
+    for pair in found["pairs"]:
+        rows = [[f"{pair['target']} = {y}", *(f"{n:,}" for n in cells.values())] for y, cells in pair["cells"].items()]
+        heading = [f"{pair['attribute']}:", *pair["cells"]["0"]]
+        lines += _aligned([heading, *rows])
+        if pair["unknown"]:
+            lines.append(f"    {pair['unknown']:,} images lack one of the two")
+    proposed = found["command"] or "no command: a target and an attribute beside it are needed"
+    return "\n".join([*lines, "", proposed])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  " + "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def _shorten(names: list[str] | Mapping[str, Any]) -> str:

@@ -50,6 +50,10 @@ def tune(
     """Search each method's settings on validation data, choose by a rule, and print the table of the chosen ones.
 
     No test value is looked at before the choice is made. The same call again trains nothing.
+
+    Example:
+
+        fairssl tune --method simclr,sofclr --dataset synthfaces --trials 6
     """
     from fairssl.cli.bench import _names, _print_result
     from fairssl.execute.options import Options

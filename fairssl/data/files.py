@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,12 +41,25 @@ UNREADABLE = (  # what PIL and the readers of archives raise on bytes that are n
 )
 T = TypeVar("T")
 Names = Sequence[str] | np.ndarray  # N strings
+_told: ContextVar[Progress] = ContextVar("told", default=silent)
 
 
-def short_id(name: str) -> str:
-    """16 hex digits that stand for a file of this base name wherever it lies."""
-    base = posixpath.basename(unicodedata.normalize("NFC", name))
-    return hashlib.sha256(base.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+@contextlib.contextmanager
+def telling(progress: Progress) -> Iterator[None]:
+    """Within it `progress` is told of files that are read where the caller could not pass it on."""
+    token = _told.set(progress)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def short_id(name: str, folders: bool = False) -> str:
+    """16 hex digits that stand for a file of this base name wherever it lies; with `folders`, for one of this whole name,
+    where two folders may hold files of one base name."""
+    name = unicodedata.normalize("NFC", name)
+    kept = name if folders else posixpath.basename(name)
+    return hashlib.sha256(kept.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def hashed_order(ids: Sequence[str], seed: int) -> np.ndarray:
@@ -55,6 +69,32 @@ def hashed_order(ids: Sequence[str], seed: int) -> np.ndarray:
     """
     keys = [hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest() for name in ids]
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+
+def random_parts(units: Names, seed: int, val: float = 0.1, test: float = 0.1) -> np.ndarray:
+    """int64 (N,): 0 train, 1 val, 2 test of N images, about a share `val` and `test` of them, in whole units.
+
+    `units` (N,) strings: images of one unit, such as one person, are in one split. Every split has a unit. Which one depends
+    on the seed and the units' names. Errors: `UserError` for fewer than three units (two where a share is 0).
+    """
+    n, shares = len(units), [share for share in (val, test) if share]
+    names, unit, counts = np.unique(np.asarray(units, dtype=str), return_inverse=True, return_counts=True)
+    if len(names) <= len(shares):
+        raise UserError(
+            f"{n:,} images of {len(names):,} people or files cannot be split in {len(shares) + 1}; add images"
+        )
+    order = hashed_order([str(name) for name in names], seed)
+    ends = np.cumsum(counts[order])
+    part_of = np.zeros(len(names), dtype=np.int64)
+    start, taken = 0, 0
+    for left, (part, share) in enumerate(((1, val), (2, test))):
+        if not share:
+            continue
+        later = sum(bool(other) for other in (val, test)[left + 1 :]) + 1  # splits that must have a unit too
+        end = min(int(np.searchsorted(ends, taken + n * share)) + 1, len(names) - later)
+        part_of[order[start:end]] = part
+        start, taken = end, int(ends[end - 1])
+    return part_of[unit.ravel()]
 
 
 class ImageFiles:
@@ -117,6 +157,11 @@ class ImageFiles:
         shown = ", ".join(map(printable, odd[:5])) + (", ..." if len(odd) > 5 else "")
         return (f"odd names: {len(odd):,} file names are not UTF-8; they are shown escaped: {shown}",)
 
+    @property
+    def paths(self) -> list[str]:
+        """N names as they are seen from `root`, with every folder."""
+        return [self._base + str(name) for name in self.names]
+
     def read(self, name: str) -> bytes:
         """The bytes of one file. Safe to call from several threads."""
         return self._source.read(self._base + str(name))
@@ -145,7 +190,22 @@ class ImageFiles:
             kept.write(side=np.array(side))
         return side
 
-    def fingerprint(self, progress: Progress = silent) -> str:
+    def same_content(self, progress: Progress | None = None) -> np.ndarray:
+        """int64 (N,): for each file the position of the first one with the same bytes, its own for most.
+
+        By size and checksum; files that agree in both are read and compared.
+        """
+        crc = self._checksums(progress)
+        first = np.arange(len(self))
+        keys = self.sizes.astype(np.uint64) << np.uint64(32) | crc.astype(np.uint64)  # sizes below 4 GB
+        _, code, count = np.unique(keys, return_inverse=True, return_counts=True)
+        seen: dict[tuple[int, bytes], int] = {}
+        for i in np.flatnonzero(count[code.ravel()] > 1):
+            content = hashlib.sha256(self.read(self.names[i])).digest()
+            first[i] = seen.setdefault((int(keys[i]), content), int(i))
+        return first
+
+    def fingerprint(self, progress: Progress | None = None) -> str:
         """64 hex digits: SHA-256 over the sorted (name, size, CRC-32 of the content). Equal for an archive and its folder.
 
         A zip's directory holds the checksums. Others are computed once and kept in the cache until a file's name, size or
@@ -164,7 +224,8 @@ class ImageFiles:
         stamp.update(self.sizes.tobytes() + self._modified.tobytes())
         return Kept(what, str(self.root.resolve()) + "/" + self._base, stamp.hexdigest())
 
-    def _checksums(self, progress: Progress) -> np.ndarray:
+    def _checksums(self, progress: Progress | None) -> np.ndarray:
+        progress = progress or _told.get()
         if self._crc is not None:
             return self._crc
         kept = self._kept("checksums")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fairssl import kinds
+from fairssl.data.files import telling
 from fairssl.data.places import data_root, read_fault
 from fairssl.interfaces import Dataset
 from fairssl.registry import BrokenPlugin
-from fairssl.types import Card, DataFacts, UserError, printable
+from fairssl.types import Card, DataFacts, Progress, UserError, printable, silent
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def _state(name: str, data_dir: Path | str | None) -> State:
         if not isinstance(source.card, Card):
             raise TypeError(f"its card is a {type(source.card).__name__}, not a Card")
         state = replace(state, card=source.card)
+        if not source.card.targets:  # it takes any images and any table: looking would read all that lies there
+            return replace(state, missing=f"of your own: {source.card.obtain}")
         root = root_of(source, data_dir)
         facts = inspect(source, root)
         return replace(state, n_images=facts.n_images, root=root)
@@ -68,10 +71,14 @@ def root_of(source: Dataset, data_dir: Path | str | None) -> Path | None:
     return None if source.card.embedded else data_root(data_dir, source.name)
 
 
-def inspect(source: Dataset, root: Path | None) -> DataFacts:
-    """What a dataset finds at `root`. Errors: `UserError`, also for a file or folder that may not be read; `BrokenPlugin`
-    with the line of the dataset's file that failed, for everything else."""
-    facts = _guarded(source, "inspect", root)
+def inspect(source: Dataset, root: Path | None, progress: Progress = silent) -> DataFacts:
+    """What a dataset finds at `root`; `progress` is told of files that are read for their checksums.
+
+    Errors: `UserError`, also for a file or folder that may not be read; `BrokenPlugin` with the line of the dataset's file
+    that failed, for everything else.
+    """
+    with telling(progress):
+        facts = _guarded(source, "inspect", root)
     if not isinstance(facts, DataFacts) or not isinstance(facts.n_images, int):
         raise BrokenPlugin(f"dataset {source.name!r}: inspect must return DataFacts with a whole number of images")
     return replace(facts, notes=tuple(map(printable, facts.notes)))

@@ -45,7 +45,9 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     features = transformed(spec, model, features, data)
     score = scorer(spec, model, features["train"], data)
     splits = data.splits
-    val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
+    val, test = (
+        outcome_of_split(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test")
+    )
     known = np.flatnonzero(splits.test.group >= 0)
     how: Any = {"pairs": pairs_of(spec, data.splits)}
     return Evaluation(
@@ -64,7 +66,8 @@ def pairs_of(spec: RunSpec, splits: Splits) -> str:
     return spec.pairs or ("adjacent" if splits.ordered else "all")
 
 
-def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+def outcome_of_split(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+    """The scores of a split's features (N, F), of the images whose group is known."""
     known = split.group >= 0  # an image of unknown group cannot be compared with another
     return check_outcome(score(f).double().cpu().numpy()[known], split.target[known], split.group[known], groups)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairssl import kinds
 from fairssl.data.overview import card_at, inspect, root_of
-from fairssl.interfaces import Dataset, check_label
+from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
@@ -98,7 +98,9 @@ def resolve(
     facts: dict[str, DataFacts | None] = {}
     sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
     for name, source in sources.items():
-        plan.roots[name], facts[name], cards[name] = _find(source, request.data_dir, plan, allow_absent, inspected)
+        plan.roots[name], facts[name], cards[name] = _find(
+            source, request.data_dir, plan, allow_absent, inspected, progress
+        )
     pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, cards[name])]
     encoders: dict[str, PartSpec] = {}
     trains: dict[
@@ -131,7 +133,7 @@ def resolve(
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
-                    pairs=None if len(cards[name].attributes[attribute]) == 2 else asked,
+                    pairs=None if len(groups_of(cards[name], attribute)) == 2 else asked,
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
@@ -168,7 +170,8 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
         check_label("--target", name, card, "target", target)
     for attribute in attributes:
         check_label("--attr", name, card, "attribute", attribute)
-    pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
+    attributes = list(dict.fromkeys(in_card_order(card, attribute) for attribute in attributes))
+    pairs = [(y, a) for y in targets for a in attributes if y not in combined(card, a)]
     if not pairs:
         raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
     return pairs
@@ -184,20 +187,25 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
     attribute = request.pretrain_attribute or card.defaults.attribute
     check_label("--pretrain-target", name, card, "target", target)
     check_label("--pretrain-attr", name, card, "attribute", attribute)
-    if target == attribute:
+    if target in combined(card, attribute):
         raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
-    return name, target, attribute
+    return name, target, in_card_order(card, attribute)
 
 
 def _find(
-    source: Dataset, data_dir: Path | str | None, plan: Plan, allow_absent: bool, inspected: dict[str, DataFacts]
+    source: Dataset,
+    data_dir: Path | str | None,
+    plan: Plan,
+    allow_absent: bool,
+    inspected: dict[str, DataFacts],
+    progress: Progress,
 ) -> tuple[Path | None, DataFacts | None, Card]:
     """Where a dataset lies, what is there, and its card for that."""
     try:
         root = root_of(source, data_dir)
         name = canonical([source.name, source.config.params(), str(root)])
         if name not in inspected:
-            inspected[name] = inspect(source, root)
+            inspected[name] = inspect(source, root, progress)
         return root, inspected[name], card_at(source, root)
     except UserError as error:
         if not allow_absent or source.card.embedded or not source.card.targets:  # which only the data can tell

@@ -38,7 +38,7 @@ def parse_method(text: str) -> Method:
             known = {*kinds.methods.where(), *kinds.objectives.where()}
             raise UserError(
                 f"unknown method {text!r}: {first!r} is no method and no objective{did_you_mean(first, known)}"
-                f"{registry.broken_hint()}"
+                f"{registry.absence_hint()}"
             ) from None
         method = Method(summary=kinds.objectives.summary(objective), paper="", objective=objective)
     heads = {name: dict(params) for name, params in method.heads.items()}
@@ -85,13 +85,7 @@ def _named_method(text: str) -> Method | None:
     places = [p for p in kinds.methods.offers().get(short, []) if not package or p.package == package]
     if places:
         return _own_parts(kinds.methods.get(text), kinds.methods.locate(text).package)
-    holders = []
-    for name in kinds.methods.where():
-        try:
-            if text in kinds.methods.get(name).aliases:
-                holders.append(name)
-        except BrokenPlugin:  # says so when it is itself asked for
-            continue
+    holders = [name for name, method in kinds.methods.working().items() if text in method.aliases]
     if len(holders) > 1:
         raise UserError(f"method {text!r} is an alias of {' and of '.join(holders)}; write one of these")
     return _named_method(holders[0]) if holders else None

@@ -1,6 +1,6 @@
 """Where runs lie on disk: one folder per key, whole or not there.
 
-    pretrain/<key>/   spec.json, encoder.safetensors, history.csv
+    pretrain/<key>/   spec.json, encoder.safetensors, history.csv; validation.csv where it was judged on the way
     results/<key>/    record.json, predictions.csv.gz (id, score, target, group)
     work/<key>/       of a training that goes on: checkpoints, history.csv, live.json
     plans/            what was asked for, one file per grid
@@ -233,8 +233,12 @@ class RunStore:
         spec: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
         history: Sequence[Mapping[str, float]],
+        validation: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Put a finished pretraining in its place; one that is there already stays and ours is dropped."""
+        """Put a finished pretraining in its place; one that is there already stays and ours is dropped.
+
+        `validation`: what the validation split gave after some of the epochs, if it was looked at.
+        """
         from safetensors.torch import save
 
         folder = self.pretrain_dir(key)
@@ -243,6 +247,7 @@ class RunStore:
             # cloned, since two names may share memory, which the format refuses
             "encoder.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
             "history.csv": history_to_csv(history),
+            **({"validation.csv": history_to_csv(validation)} if validation else {}),
         }
         with whole_folder(folder, files) as temp, self.claim(f"{key}-write", wait=True):
             if self.has_pretrain(key):
@@ -273,6 +278,21 @@ class RunStore:
         for folder in (*(self.result_dir(key) for key in result_keys), self.pretrain_dir(pretrain_key)):
             remove_path(folder)
         self.clear_work(pretrain_key)
+
+    def read_history(self, key: str) -> list[dict[str, float]] | None:
+        """One mapping per epoch of a pretraining, without its tensors; None if there is no whole pretraining."""
+        return self._rows(key, "history.csv") if self.has_pretrain(key) else None
+
+    def read_validation(self, key: str) -> list[dict[str, float]]:
+        """What the validation split gave after some epochs, by `epoch` and symbol; empty where it was not looked at."""
+        return self._rows(key, "validation.csv") if (self.pretrain_dir(key) / "validation.csv").is_file() else []
+
+    def _rows(self, key: str, name: str) -> list[dict[str, float]]:
+        path = self.pretrain_dir(key) / name
+        try:
+            return history_from_csv(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _broken(path, str(error)) from error
 
     # ----- work and locks
 
@@ -319,6 +339,11 @@ class RunStore:
 
     def _at(self, kind: str, key: str) -> Path:
         return self.root / kind / _checked(key)
+
+
+def is_key(text: str) -> bool:
+    """Whether the text can name a run's folder: letters, digits, hyphens and underscores alone."""
+    return len(text) <= 200 and _KEY.fullmatch(text) is not None
 
 
 def _checked(key: str) -> str:

@@ -29,8 +29,8 @@ from fairssl.api import (
     contents_of,
     decoded_images,
     download_fault,
-    hashed_order,
     printable,
+    random_parts,
     short_id,
     silent,
     subfolders,
@@ -142,7 +142,9 @@ class CelebA(Dataset):
             if ends[i] == ends[i + 1]:
                 raise UserError(f"celeba: no image of the {name} split decodes; unpack or download the images again")
             y, a = values[rows[here]].T
-            splits[name] = Split(packed.images[here], y.copy(), a.copy(), tuple(ids[row] for row in rows[here]))
+            codes = {one: found.values[rows[here], k].astype(np.int64) for k, one in enumerate(NAMES)}
+            names = tuple(ids[row] for row in rows[here])
+            splits[name] = Split(packed.images[here], y.copy(), a.copy(), names, codes)
         counts = np.diff(ends)
         if not departure and tuple(counts) != OFFICIAL:
             shares = (f"{name} {n:,} of {all_:,}" for name, n, all_ in zip(PARTS, counts, OFFICIAL, strict=True))
@@ -388,7 +390,6 @@ def _list_fault(path: Path, expected: str) -> UserError:
 
 def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, str]:
     """int64 (N,): 0 train, 1 val, 2 test; and where that is not the official partition, why and what is done instead."""
-    n = len(found.names)
     present = np.bincount(found.part, minlength=len(PARTS))
     if present.all():
         return found.part, ""
@@ -397,17 +398,7 @@ def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, st
     by = "image"
     if found.identity is not None:
         keys, by = [str(person) for person in found.identity], "identity"
-    units, unit, counts = np.unique(np.array(keys), return_inverse=True, return_counts=True)
-    if len(units) < 3:
-        raise UserError(f"celeba: {n} images of {len(units)} {by}(s) cannot be split in three; add images")
-    order = hashed_order([str(u) for u in units], seed)
-    ends = np.cumsum(counts[order])
-    n_val = min(int(np.searchsorted(ends, n / 10)) + 1, len(units) - 2)
-    n_test = min(int(np.searchsorted(ends, ends[n_val - 1] + n / 10)) + 1 - n_val, len(units) - 1 - n_val)
-    part_of = np.zeros(len(units), dtype=np.int64)
-    part_of[order[:n_val]] = 1
-    part_of[order[n_val : n_val + n_test]] = 2
-    part = part_of[unit.ravel()]
+    part = random_parts(keys, seed)
     why = f" ({found.no_identity}, so one person may be in two splits)" if found.no_identity else ""
     return part, (
         f"the images present leave {empty} of the official partition empty; split 80/10/10 by {by} instead{why}: "

@@ -51,9 +51,12 @@ class ColoredDigits(Dataset):
     )
 
     class Config(DatasetConfig):
-        n_per_cell: int = Field(100, ge=1, le=200)  # images per target x colour in validation, and as many in test
-        correlation: float = Field(0.65, ge=0.0, le=1.0)  # share of training images with green for large, red for small
-        hue_sd: float = Field(25.0, ge=0.0)  # degrees, about the colour's hue
+        n_per_cell: int = Field(100, ge=1, le=200)
+        """Images per target x colour in validation, and as many in test."""
+        correlation: float = Field(0.65, ge=0.0, le=1.0)
+        """Share of training images with green for large digits and red for small ones."""
+        hue_sd: float = Field(25.0, ge=0.0)
+        """Standard deviation about the colour's hue, in degrees."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Nothing to find: the content is pinned and checked when it is loaded. `root` is not looked at."""

@@ -62,13 +62,20 @@ class SynthFaces(Dataset):
     )
 
     class Config(DatasetConfig):
-        n_train: int = Field(2400, ge=16)  # images
-        n_val_per_cell: int = Field(250, ge=1)  # images per target x group
-        n_test_per_cell: int = Field(500, ge=1)  # images per target x group
-        correlation: float = Field(0.7, ge=0.0, le=1.0)  # P(target = the group's usual value) in training; 0.5: none
-        cue_noise: float = Field(1.0, ge=0.0)  # sd of the target's strength about -1 or +1
-        cue_size: float = Field(1.0, ge=0.0, le=1.0)  # how far the target's strength moves the picture
-        group_noise: float = Field(0.25, ge=0.0)  # as cue_noise, for the attribute
+        n_train: int = Field(2400, ge=16)
+        """Training images."""
+        n_val_per_cell: int = Field(250, ge=1)
+        """Validation images per target x group."""
+        n_test_per_cell: int = Field(500, ge=1)
+        """Test images per target x group."""
+        correlation: float = Field(0.7, ge=0.0, le=1.0)
+        """Probability in training that the target is its group's usual value; 0.5: they do not go together."""
+        cue_noise: float = Field(1.0, ge=0.0)
+        """Standard deviation of the target's strength about -1 or +1."""
+        cue_size: float = Field(1.0, ge=0.0, le=1.0)
+        """How far the target's strength moves the picture."""
+        group_noise: float = Field(0.25, ge=0.0)
+        """As `cue_noise`, for the attribute."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Nothing to find: the fingerprint hashes this version and configuration. `root` is not looked at."""
@@ -114,6 +121,7 @@ class SynthFaces(Dataset):
                 target=labels[:, NAMES.index(target)].copy(),
                 group=labels[:, NAMES.index(attribute)].copy(),
                 ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
+                attributes={name: labels[:, i].copy() for i, name in enumerate(NAMES)},
             )
         return Splits(**splits, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
 

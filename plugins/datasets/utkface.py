@@ -78,11 +78,12 @@ class UTKFace(Dataset):
     )
 
     class Config(DatasetConfig):
-        n_train: int = Field(10_000, ge=10)  # training images, where the attribute has two groups
-        n_eval: int = Field(800, ge=1)  # images per gender x group in validation, and as many in test
-        split_by: SplitBy | None = (
-            None  # attribute by whose groups images go to the splits; by default the one asked for
-        )
+        n_train: int = Field(10_000, ge=10)
+        """Training images, where the attribute has two groups."""
+        n_eval: int = Field(800, ge=1)
+        """Images per gender x group in validation, and as many in test."""
+        split_by: SplitBy | None = None
+        """Attribute by whose groups images go to the splits; None: the one that is asked for."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """The images found at `root` and their fingerprint. `UserError` if none is there, or none has labels."""
@@ -149,7 +150,8 @@ class UTKFace(Dataset):
             chosen = np.concatenate(parts[part])
             chosen = chosen[np.argsort(place[chosen])]  # cells mixed
             images = packed.images[distinct[chosen]]  # a copy, of the images of one split
-            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen))
+            codes = {name: people.group(name)[chosen] for name in ATTRIBUTES}
+            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen), codes)
 
         return Splits(
             train=split("train"),

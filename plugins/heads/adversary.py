@@ -35,8 +35,11 @@ class Adversary(Head):
     class Config(HeadConfig):
         aliases: ClassVar = {"alpha": "weight"}
         input: Literal["normalized", "raw", "projection"] = "normalized"
+        """What the discriminator sees: f at unit length, f itself, or the contrastive vector z at unit length."""
         hidden_dim: int = Field(512, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P of the objective; matters for input "projection" alone
+        """Width of the discriminator's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P of the objective; matters for input "projection" alone."""
 
         def unread(self) -> frozenset[str]:
             return frozenset() if self.input == "projection" else frozenset({"projection_dim"})

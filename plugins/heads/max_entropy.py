@@ -31,7 +31,9 @@ class MaxEntropy(Head):
     class Config(HeadConfig):
         aliases: ClassVar = {"alpha": "weight"}
         input: Literal["normalized", "raw"] = "normalized"
+        """What the discriminator sees: f at unit length, or f itself."""
         hidden_dim: int = Field(512, ge=1)
+        """Width of the discriminator's hidden layer."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -38,10 +38,14 @@ class FSCL(Objective):
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.1, gt=0)  # tau
-        group_norm: bool = False  # FSCL+
+        temperature: float = Field(0.1, gt=0)
+        """Tau: similarities are divided by it."""
+        group_norm: bool = False
+        """FSCL+: every cell of class and group counts the same."""
         hidden_dim: int = Field(512, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
