@@ -270,7 +270,7 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
         "augmentation": "compiled" if trainer.step.augment.compiled else "eager",
-        "step": "captured" if trainer.capture else "eager",
+        "step": trainer.path,
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),
     }
