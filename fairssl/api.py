@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fairssl.data.decoded import decoded_images
     from fairssl.data.files import ImageFiles, download_fault, hashed_order, short_id
     from fairssl.interfaces import Dataset, PluginConfig, metric
-    from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
+    from fairssl.parts import Classifier, Encoder, GroupDiscriminator, Head, HeadConfig, Objective, Part
     from fairssl.types import (
         Batch,
         Card,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FROM = {
     "fairssl.data.decoded": ("decoded_images",),
     "fairssl.data.files": ("ImageFiles", "download_fault", "hashed_order", "short_id"),
-    "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
+    "fairssl.parts": ("Classifier", "Encoder", "GroupDiscriminator", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.interfaces": ("Dataset", "PluginConfig", "metric"),
     "fairssl.types": [
         "Batch",
@@ -60,12 +60,14 @@ _WHERE = {name: module for module, names in _FROM.items() for name in names}
 __all__ = [
     "Batch",
     "Card",
+    "Classifier",
     "Context",
     "DataFacts",
     "Dataset",
     "Defaults",
     "Embeddings",
     "Encoder",
+    "GroupDiscriminator",
     "Head",
     "HeadConfig",
     "ImageFiles",

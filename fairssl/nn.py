@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,23 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
     return (denominator - positive).mean()
 
 
+def gaussian_kernel(x: Tensor, gammas: Sequence[float], median: bool) -> Tensor:
+    """(n, F) -> (n, n), in 0..1: the mean over `gammas` of exp(-gamma d^2 / m), d the distance of two rows.
+
+    With `median`, m is the median of the squared distances of different rows, through which no gradient flows; else 1.
+    """
+    x = x - x.detach().mean(0)  # distances stay, and less is lost when they are small beside the values
+    if median:  # the kernel does not depend on the scale, and the squares of a unit scale stay finite
+        x = x / x.detach().abs().amax().clamp_min(TINY)
+    product = x @ x.T
+    length = product.diagonal()
+    squared = (length[:, None] + length[None, :] - 2 * product).clamp_min(0)
+    if median:
+        row, column = torch.triu_indices(len(x), len(x), 1, device=x.device)
+        squared = squared / squared.detach()[row, column].median().clamp_min(TINY)
+    return torch.stack([torch.exp(-gamma * squared) for gamma in gammas]).mean(0)
+
+
 class LinearClassifier(nn.Linear):
     """(B, F) features -> (B,) logits of y = 1."""
 
@@ -143,6 +161,16 @@ def log_likelihood(log_p: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     return found, (log_p.detach().argmax(1) == code).float().mean()
 
 
+class Discriminator(nn.Sequential):
+    """A perceptron of two layers with a softmax over the G groups: (n, F) -> (n, G) log-probabilities."""
+
+    def __init__(self, input_dim: int, hidden_dim: int, n_groups: int) -> None:
+        super().__init__(*mlp(input_dim, hidden_dim, n_groups, batch_norm=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).log_softmax(1)
+
+
 class GradientGuard(nn.Module):
     """Identity in the forward pass; backward, a gradient that is finite throughout passes, times `factor`, and one that is
     not becomes zero and is counted. So an adversary that overflows is left out of a step and cannot poison the encoder.
@@ -177,6 +205,12 @@ class GradientGuard(nn.Module):
         return found
 
 
+def momentum_rate(first: float, progress: Tensor) -> Tensor:
+    """The share of a momentum encoder's old values that stays, for `ema_update`, after `progress` (0-d, 0..1) of the training:
+    `first` at its begin, 1 at its end, along half a cosine (Grill et al. 2020)."""
+    return 1 - (1 - first) * (torch.cos(math.pi * progress) + 1) / 2
+
+
 @torch.no_grad()
 def ema_update(target: nn.Module, online: nn.Module, rate: Tensor | float) -> None:
     """target <- rate * target + (1 - rate) * online, for parameters and float buffers; integer buffers are copied.
@@ -193,3 +227,52 @@ def ema_update(target: nn.Module, online: nn.Module, rate: Tensor | float) -> No
     torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - rate))
     for a, b in others:
         a.copy_(b)
+
+
+class ImageDecoder(nn.Module):
+    """(B, F) -> (B, C, H, W), the mean of the normalised pixels: a ResNet mirrored.
+
+    From a map 1/2^n as wide as the image, n stages that double it (nearest neighbour, 3x3 convolution, batch norm, ReLU)
+    from D to D/2, D/4, D/8, D/8, D/8 channels (D at most 512, at least 8 channels), and a 3x3 convolution to the C
+    channels; n is 5, or less for images below 32 pixels. What stands out over the image is cut off evenly, so that any
+    size fits.
+
+    `decoded` is the forward pass for a training step: the stages, which are heavy, go through `sharded`; the first layer
+    stays in float32, since a code may be far larger than a half-precision product keeps apart.
+    """
+
+    WIDEST, NARROWEST = 512, 8  # channels of its layers
+
+    def __init__(self, latent_dim: int, encoder_dim: int, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, *self.size = image_shape
+        n_stages = min(5, int(math.log2(min(self.size))))
+        widths = [max(self.NARROWEST, min(self.WIDEST, encoder_dim) >> min(stage, 3)) for stage in range(n_stages + 1)]
+        self.start = (widths[0], *(math.ceil(side / 2**n_stages) for side in self.size))
+        self.unfold = nn.Linear(latent_dim, math.prod(self.start))
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in pairwise(widths):
+            layers += [
+                nn.Upsample(scale_factor=2, mode="nearest"),
+                nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False),
+                nn.BatchNorm2d(fan_out),
+                nn.ReLU(inplace=True),
+            ]
+        self.stages = nn.Sequential(*layers, nn.Conv2d(widths[-1], channels, 3, padding=1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.cropped(self.stages(self.unfolded(z)))
+
+    def decoded(self, z: Tensor) -> Tensor:
+        """As `forward`, divided among the processes that train the run."""
+        return self.cropped(sharded(self.stages, self.unfolded(z)))
+
+    def unfolded(self, z: Tensor) -> Tensor:
+        """(B, F) -> (B, D, h, w), the smallest map."""
+        return self.unfold(z).view(len(z), *self.start).contiguous(memory_format=torch.channels_last)
+
+    def cropped(self, x: Tensor) -> Tensor:
+        """(B, C, at least H, at least W) -> (B, C, H, W), what stands out over the image cut off evenly."""
+        height, width = self.size
+        top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
+        return x[:, :, top : top + height, left : left + width]

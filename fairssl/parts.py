@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.interfaces import PluginConfig
+from fairssl.nn import Discriminator, GradientGuard, LinearClassifier, classification, log_likelihood, normalize
 from fairssl.types import Batch, Context, Stream, Terms
 
 if TYPE_CHECKING:
@@ -91,6 +92,34 @@ class Objective(Part):
         return None
 
 
+class Classifier(Objective):
+    """An objective that trains a linear classifier of y = 1 on its own stream: the mean over the views of -log p(y | view),
+    with p the sigmoid of one linear layer on the representation.
+
+    One view per image, drawn like those of every other method: a batch costs half of a contrastive one, and as much as the
+    usual supervised batch of that many images. A head that needs two gets two, and all are averaged.
+    """
+
+    sees = frozenset({"target"})
+    n_views = 1
+    gives = "logits"
+
+    def __init__(self, config: Any, ctx: Context) -> None:
+        super().__init__(config, ctx)
+        self.classifier = LinearClassifier(ctx.feature_dim)
+
+    def project(self, f: Tensor) -> Tensor:
+        """(B, F) -> (B,) logits of y = 1."""
+        return self.classifier(f)
+
+    def scores(self, f: Tensor) -> Tensor:
+        return torch.sigmoid(self.classifier(f).double())
+
+    def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
+        (stream,) = self.streams
+        return classification(batches[stream])
+
+
 class Head(Part):
     """A part that an objective can be combined with. Its Config has `weight`.
 
@@ -105,6 +134,41 @@ class Head(Part):
     def fit(self, embeddings: Any) -> Callable[[Tensor], Tensor] | None:
         """After training: a transform of (N, F) features fitted on the training embeddings; None for most."""
         return None
+
+
+class GroupDiscriminator(Head):
+    """A head with a discriminator D of the group, trained on the annotated batch: what such heads share.
+
+    D is a perceptron of two layers with a softmax over the G groups. It sees the vector that the probe sees, f, at unit
+    length; "raw" leaves its length. A gradient of D's that is not finite is left out and counted (`skipped`).
+    """
+
+    sees = frozenset({"group"})
+    streams = frozenset({"annotated"})
+    n_views = 1  # as many as the objective draws
+
+    class Config(HeadConfig):
+        input: Literal["normalized", "raw"] = "normalized"
+        hidden_dim: int = Field(512, ge=1)
+
+    def __init__(self, config: Any, ctx: Context) -> None:
+        super().__init__(config, ctx)
+        self.discriminator = Discriminator(self.input_dim(config, ctx), config.hidden_dim, ctx.n_groups)
+        self.guard = GradientGuard()
+
+    def input_dim(self, config: Any, ctx: Context) -> int:
+        """Width of what D sees."""
+        return ctx.feature_dim
+
+    def seen(self, batch: Batch) -> Tensor:
+        """What D sees of the V views, (V B, F)."""
+        f = batch.flat_f()
+        return f if self.config.input == "raw" else normalize(f)
+
+    def judged(self, log_d: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """(V B, G) log-probabilities -> D's mean log-likelihood of the groups, 0-d, at most 0; and what to log."""
+        likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
+        return likelihood, {"accuracy": accuracy, "skipped": self.guard.count()}
 
 
 class Encoder(nn.Module):

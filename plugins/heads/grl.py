@@ -7,17 +7,15 @@ FAT/ML 2017, arXiv 1707.00075; the layer is that of Ganin and Lempitsky, ICML 20
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import GradientGuard, log_likelihood, mlp, normalize
+from fairssl.api import Batch, GroupDiscriminator, Stream, Terms
 
 
-class GradientReversal(Head):
+class GradientReversal(GroupDiscriminator):
     """L = weight * mean over the annotated views of -log D(J(f))[a], with J the identity whose gradient is times -1.
 
     So D descends its cross-entropy and the encoder ascends it, in one optimiser with one learning rate: there is no dual
@@ -25,28 +23,16 @@ class GradientReversal(Head):
     two-layer perceptron of `adversary`, where theirs is one layer, and sees f at unit length ("raw" leaves its length).
     """
 
-    sees = frozenset({"group"})
-    streams = frozenset({"annotated"})
-    n_views = 1
-
-    class Config(HeadConfig):
+    class Config(GroupDiscriminator.Config):
         aliases: ClassVar = {"lambda": "weight"}
-        input: Literal["normalized", "raw"] = "normalized"
-        hidden_dim: int = Field(512, ge=1)
-
-    def __init__(self, config: Config, ctx: Context) -> None:
-        super().__init__(config, ctx)
-        self.discriminator = mlp(ctx.feature_dim, config.hidden_dim, ctx.n_groups, batch_norm=False)
-        self.guard = GradientGuard()
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        f = batch.flat_f()
-        x = self.guard(f if self.config.input == "raw" else normalize(f), factor=-1.0)
-        likelihood, accuracy = log_likelihood(self._discriminator()(x).log_softmax(1), batch.group_of_views())
-        return Terms(primal={"cross_entropy": -likelihood}, log={"accuracy": accuracy, "skipped": self.guard.count()})
+        log_d = self._guarded_discriminator()(self.guard(self.seen(batch), factor=-1.0))
+        likelihood, log = self.judged(log_d, batch)
+        return Terms(primal={"cross_entropy": -likelihood}, log=log)
 
-    def _discriminator(self) -> Callable[[Tensor], Tensor]:
+    def _guarded_discriminator(self) -> Callable[[Tensor], Tensor]:
         """D with its weights guarded as well: they are not dual, so the loop does not do it."""
         weights = {name: self.guard(value) for name, value in self.discriminator.named_parameters()}
         return lambda x: functional_call(self.discriminator, weights, (x,))
