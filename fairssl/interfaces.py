@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, Value, silent
 
@@ -17,15 +17,32 @@ if TYPE_CHECKING:
 class PluginConfig(BaseModel):
     """Base of every plugin's parameters: frozen, nothing unknown accepted. Give each field a default and its unit in a comment.
 
-    Every default is part of a run's key.
+    Every default is part of a run's key, but for fields in `added`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
     aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
+    # Fields that came after results were published, whose defaults do what was done before: at its default such a field
+    # is written nowhere, so that published results keep their keys.
+    added: ClassVar[frozenset[str]] = frozenset()
 
     def params(self) -> dict[str, Any]:
-        """Every parameter, defaults written in, as JSON values."""
+        """Every parameter as JSON values, defaults written in unless the field is an `added` one."""
         return self.model_dump(mode="json")
+
+    @classmethod
+    def completed(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What `params` gave, with the defaults of the `added` fields that it left out."""
+        fields = {name: cls.model_fields[name].get_default(call_default_factory=True) for name in sorted(cls.added)}
+        return {**fields, **params}
+
+    @model_serializer(mode="wrap")
+    def _without_added(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        for name in self.added & found.keys():
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                del found[name]
+        return found
 
     def unread(self) -> frozenset[str]:
         """Names of the parameters that have no effect at the present values of the others, as a schedule's end where the

@@ -56,6 +56,7 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
             streams.add("annotated")
         assert column == ("all" if "all" in streams else "annotated" if streams else "none")
     assert m.summary and m.paper and m.notes
+    assert bool(m.search) == kinds.objectives.get(m.objective).trains  # what takes no step has nothing to tune
 
 
 @pytest.mark.parametrize("name", METHODS)

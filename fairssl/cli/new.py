@@ -171,7 +171,8 @@ METHOD = Method(
     heads={"ccl": {"weight": 0.5}},  # head -> the parameters that differ from its defaults
     contrastive=True,
     group="annotated",  # whose group the parts see: none, annotated, all
-    notes="Where your reading differs from the paper, and the search space.",
+    notes="Which networks it adds, and where your reading differs from the paper.",
+    search={"ccl.weight": (0.1, 0.5, 1), "train.lr": (1e-3, 1e-4)},  # a setting as --set writes it -> what to try
 )
 ''',
     "objective": '''\

@@ -79,7 +79,8 @@ def _encoder(name: str) -> dict[str, Any]:
     spec = encoder_spec(name, {})
     about = _about("encoder", spec.name)
     found = parameters(kinds.encoders.get(spec.name), "encoder")
-    return {**about, "name": name, "parameters": [{**row, "default": spec.params[row["name"]]} for row in found]}
+    used = kinds.encoders.get(spec.name).Config.completed(spec.params)
+    return {**about, "name": name, "parameters": [{**row, "default": used[row["name"]]} for row in found]}
 
 
 def _dataset(name: str) -> dict[str, Any]:
@@ -129,8 +130,9 @@ def _method(name: str) -> dict[str, Any]:
     spec = compose(name, method, {})
     # A composition's facts are nobody's statement; what it sees is read off its parts.
     named = name.rpartition(":")[2] in kinds.methods.offers() or name in method.aliases
-    used = {part.name: part.params for part in (spec.objective, *spec.heads)}
     owners = {spec.objective.name: kinds.objectives, **{head.name: kinds.heads for head in spec.heads}}
+    parts = (spec.objective, *spec.heads)
+    used = {part.name: owners[part.name].get(part.name).Config.completed(part.params) for part in parts}
     rows = [
         {**row, "default": used[part][row["name"]]}
         for part, kind in owners.items()
@@ -154,6 +156,7 @@ def _method(name: str) -> dict[str, Any]:
         "probe_params": dict(method.probe_params),
         "versions": {part.name: part.version for part in (spec.objective, *spec.heads)},
         "notes": method.notes or None,
+        "search": {name: list(values) for name, values in method.search.items()},
         "parameters": rows,
     }
 
@@ -255,7 +258,7 @@ def _text(content: Mapping[str, Any]) -> str:
             if paragraph and paragraph != content["summary"]:
                 lines += ["", *textwrap.wrap(paragraph, WIDTH)]
     lines.append("")
-    skipped = {"kind", "name", "summary", "paper", "source", "description", "notes", "parameters", "card"}
+    skipped = {"kind", "name", "summary", "paper", "source", "description", "notes", "parameters", "card", "search"}
     facts = {**{k: v for k, v in content.items() if k not in skipped}, **_card(content.get("card"))}
     width = max(len(key) for key in facts)
     for key, value in facts.items():
@@ -265,6 +268,9 @@ def _text(content: Mapping[str, Any]) -> str:
     if content["parameters"]:
         lines += ["", "parameters (--set NAME=VALUE)" if "set" in content["parameters"][0] else "parameters"]
         lines += [f"  {_parameter(row)}" for row in content["parameters"]]
+    if content.get("search"):
+        lines += ["", "search space (--set NAME=VALUE)"]
+        lines += [f"  {name} = {_value(values)}" for name, values in content["search"].items()]
     return "\n".join(lines)
 
 
