@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairssl.interfaces import PluginConfig
 from fairssl.nn import Discriminator, GradientGuard, LinearClassifier, classification, log_likelihood, normalize
-from fairssl.types import Batch, Context, Stream, Terms
+from fairssl.types import Batch, Context, Crops, Stream, Terms
 
 if TYPE_CHECKING:
     from fairssl.data.device import DeviceSplit
@@ -54,8 +54,18 @@ class Part(nn.Module):
         processes the first alone runs it, and the others get its state dict.
         """
 
+    def crops(self) -> Sequence[Crops]:
+        """Views of another size or of another share of the image, which the loop draws beside the `n_views` usual ones;
+        default none. The part finds them after the usual ones in the `views`, `h`, `f` and `z` of its streams' batches, in
+        the order asked for; no other part is shown them. The encoder runs once for each size."""
+        return ()
+
     def views(self, batch: Batch, gen: torch.Generator) -> Batch:
-        """Change a batch before it is encoded; default unchanged."""
+        """Change a batch before it is encoded; default unchanged.
+
+        Views may differ in size. The usual ones are changed for all parts; what is added behind them, an edited copy say,
+        the part alone is shown.
+        """
         return batch
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from fairssl.interfaces import PluginConfig
 from fairssl.spec.keys import canonical
@@ -27,6 +28,8 @@ class TrainConfig(CanonicalModel, PluginConfig):
     and the contrastive recipe of FSCL (Park et al. 2022) for the augmentation, whose colour jitter acts on skin tone.
     """
 
+    added: ClassVar = frozenset({"crop_max"})
+
     loop: Literal[2] = 2  # version of the loop and the augmentation; raised when results change
     epochs: int = Field(100, ge=1)  # passes over the objective's own stream
     min_steps: int = Field(0, ge=0)  # a run takes at least that many steps, in whole epochs
@@ -43,6 +46,7 @@ class TrainConfig(CanonicalModel, PluginConfig):
     # After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place.
     recipe: Literal["contrastive", "randaugment"] = "contrastive"
     crop_min: float = Field(0.2, gt=0, le=1)  # smallest area of a random resized crop, as a share
+    crop_max: float = Field(1.0, gt=0, le=1)  # largest
     flip: float = Field(0.5, ge=0, le=1)  # probability
     jitter: float = Field(0.8, ge=0, le=1)  # probability
     brightness: float = Field(0.4, ge=0)
@@ -53,6 +57,12 @@ class TrainConfig(CanonicalModel, PluginConfig):
     blur: float = Field(0.0, ge=0, le=1)  # probability; sigma 0.1 to 2 pixels
     rand_ops: int = Field(2, ge=1, le=8)  # RandAugment's N: operations per image
     rand_magnitude: float = Field(9.0, ge=0, le=30)  # RandAugment's M
+
+    @model_validator(mode="after")
+    def _crops_have_an_area(self) -> TrainConfig:
+        if self.crop_max < self.crop_min:
+            raise PydanticCustomError("crop", "crop_max is below crop_min ({low}); raise it", {"low": self.crop_min})
+        return self
 
     def batch_of(self, stream: str) -> int:
         """Images that a step takes of a stream that has as many."""

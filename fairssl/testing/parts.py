@@ -293,7 +293,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
 
 def _reordered(batch: Batch, order: Tensor) -> Batch:
     assert batch.target is not None and batch.group is not None
-    return Batch([v[order] for v in batch.views], batch.index[order], batch.target[order], batch.group[order])
+    views = [v[order] for v in batch.views]
+    return Batch(views, batch.index[order], batch.target[order], batch.group[order], extra=batch.extra)
 
 
 def _check_fit(head: Any, f: Tensor, split: Split) -> None:

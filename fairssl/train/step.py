@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fairssl import distributed
-from fairssl.data.augment import augmentation, random_numbers, repeated
+from fairssl.data.augment import Augmentation, augmentation, random_numbers, repeated
 from fairssl.data.device import DeviceSplit
 from fairssl.nn import at_least_float32, in_network_precision, networks_in_bf16
 from fairssl.parts import Part
+from fairssl.spec.config import TrainConfig
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import make_optimizer
@@ -43,7 +44,8 @@ class TrainStep:
         self.n_views = max(part.n_views for part in model.parts.values())
         # Does a part need everybody's pixels, or is it enough to augment the rows that are encoded here?
         self.joint_views = any("views" in part.sees or changes_views(part) for part in model.parts.values())
-        self.augment = augmentation(spec.data.image_size, self.config, device)
+        self.sets = _view_sets(spec.data.image_size, self.n_views, self.config, device, model)
+        self.augment = self.sets[0].augment
         self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
 
         self.dual = [p for part in model.parts.values() for p in part.dual_parameters()]
@@ -97,55 +99,115 @@ class TrainStep:
         batches = {}
         for name, at in index.items():
             found = self.data.images.index_select(0, at) if images is None else images[name]
-            n = self.n_views * len(at)
-            rows = slice(0, n) if self.joint_views else distributed.shard_rows(n)
-            u = {key: value[..., rows] for key, value in random_numbers(n, self.config, self.gen).items()}
-            pixels = self.augment(repeated(found, self.n_views, rows), u)
+            views: list[Tensor] = []
+            extra: dict[type, range] = {}
+            for one in self.sets:
+                if one.owner is not None and name not in one.owner.streams:
+                    continue
+                n = one.n * len(at)
+                rows = slice(0, n) if self.joint_views else distributed.shard_rows(n)
+                u = {key: value[..., rows] for key, value in random_numbers(n, one.config, self.gen).items()}
+                pixels = one.augment(repeated(found, one.n, rows), u)
+                if one.owner is not None:
+                    before = extra.get(type(one.owner), range(len(views), len(views)))
+                    extra[type(one.owner)] = range(before.start, before.stop + one.n)
+                # Rows of a process alone may begin and end within a view.
+                views += pixels.chunk(one.n) if rows == slice(0, n) else [pixels]
             batches[name] = Batch(
-                views=list(pixels.chunk(self.n_views)) if rows == slice(0, n) else [pixels],
+                views=views,
                 index=at,
                 target=self.data.target.index_select(0, at),
                 group=self.data.group.index_select(0, at),
+                extra=extra,
             )
         for part in self.model.parts.values():
             for name in part.streams:
                 if changes_views(part):
                     changed = part.views(visible_to(batches[name], part, views=True), self.gen)
-                    batches[name] = replace(batches[name], views=changed.views)
+                    batches[name] = self._with_views(batches[name], part, changed.views)
         return batches
 
+    def _with_views(self, batch: Batch, part: Part, changed: list[Tensor]) -> Batch:
+        """The batch with what a part has made of its views: the usual ones for all, what stands behind them for itself."""
+        if len(changed) < self.n_views:
+            raise RuntimeError(
+                f"{part.name}.views gives {len(changed)} views; the usual {self.n_views} must be among them"
+            )
+        views, extra = changed[: self.n_views], dict[type, range]()
+        own = {owner: [batch.views[at] for at in places] for owner, places in batch.extra.items()}
+        for owner, more in {**own, type(part): changed[self.n_views :]}.items():
+            if more:
+                extra[owner] = range(len(views), len(views) + len(more))
+                views = views + more
+        return replace(batch, views=views, extra=extra)
+
     def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
-        """Fill `h`, `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to.
+        """Fill `h`, `f` and `project`: one forward pass per stream and size of view, so that batch statistics do not mix
+        unless told to.
 
         Encoder, representation and projection run in the networks' precision and give float32; the terms, a classifier's
         logits among them, are computed in float32 throughout. Of several processes each encodes its rows; all get the
         features of the whole batch.
         """
-        encoder, objective = self.model.encoder, self.model.objective
-        n_rows = {name: self.n_views * len(batch.index) for name, batch in batches.items()}
-        pixels = {}
-        for name, batch in batches.items():
-            x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
-            pixels[name] = distributed.shard(x) if self.joint_views else x
+        objective = self.model.objective
+        n_views = {name: self._n_views(name, batch) for name, batch in batches.items()}
         with in_network_precision(self.data.device):
-            if self.config.join_streams:
-                joined = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
-                found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
-            else:
-                found = {name: distributed.sharded_forward(encoder, x) for name, x in pixels.items()}
+            encoded = self._encoded(batches)
             features = {
-                name: at_least_float32(distributed.gather_with_grad(h, n_rows[name])) for name, h in found.items()
+                name: at_least_float32(
+                    _joined([distributed.gather_with_grad(h, n * len(batch.index)) for n, h in encoded[name]])
+                )
+                for name, batch in batches.items()
             }
             represented = {name: at_least_float32(objective.represent(h)) for name, h in features.items()}
         return {
             name: replace(
                 batch,
-                h=list(features[name].chunk(self.n_views)),
-                f=list(represented[name].chunk(self.n_views)),
+                h=list(features[name].chunk(n_views[name])),
+                f=list(represented[name].chunk(n_views[name])),
                 project=_once(self._projected),
             )
             for name, batch in batches.items()
         }
+
+    def _n_views(self, stream: str, batch: Batch) -> int:
+        if self.joint_views or distributed.size() == 1:
+            return len(batch.views)
+        return sum(one.n for one in self.sets if one.owner is None or stream in one.owner.streams)
+
+    def _encoded(self, batches: Mapping[str, Batch]) -> dict[str, list[tuple[int, Tensor]]]:
+        """stream -> its views in order, in sets of so many that this process has rows of together: (how many, their
+        features (rows, D))."""
+        rows = {name: self._rows(name, batch) for name, batch in batches.items()}
+        # What goes through the encoder together: views of one size, of a stream or of all.
+        together: dict[object, list[tuple[str, int]]] = {}
+        for name, sets in rows.items():
+            for at, (_, x) in enumerate(sets):
+                together.setdefault(x.shape[2:] if self.config.join_streams else (name, x.shape[2:]), []).append(
+                    (name, at)
+                )
+        found = {name: [(n, x) for n, x in sets] for name, sets in rows.items()}
+        for members in together.values():
+            pixels = [rows[name][at][1] for name, at in members]
+            h = distributed.sharded_forward(self.model.encoder, _joined(pixels))
+            parts = h.split([len(x) for x in pixels]) if len(pixels) > 1 else [h]
+            for (name, at), part in zip(members, parts, strict=True):
+                found[name][at] = (found[name][at][0], part)
+        return found
+
+    def _rows(self, stream: str, batch: Batch) -> list[tuple[int, Tensor]]:
+        """The views in sets of one size that stand one after the other: (how many, this process's rows of their pixels)."""
+        if not self.joint_views and distributed.size() > 1:  # drawn as they are wanted
+            counts = [one.n for one in self.sets if one.owner is None or stream in one.owner.streams]
+            return list(zip(counts, batch.views, strict=True))
+        found: list[list[Tensor]] = []
+        for view in batch.views:
+            if found and found[-1][0].shape == view.shape:
+                found[-1].append(view)
+            else:
+                found.append([view])
+        pixels = [torch.cat(views).contiguous(memory_format=torch.channels_last) for views in found]
+        return [(len(views), distributed.shard(x)) for views, x in zip(found, pixels, strict=True)]
 
     def _projected(self, f: Tensor) -> Tensor:
         objective = self.model.objective
@@ -211,19 +273,66 @@ class TrainStep:
         return (~finite).float()
 
 
+def _joined(rows: list[Tensor]) -> Tensor:
+    """All below each other, without a copy of a single one."""
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
 def changes_views(part: Part) -> bool:
     """Whether a part has a `views` of its own."""
     return type(part).views is not Part.views
 
 
 def visible_to(batch: Batch, part: Part, views: bool = False) -> Batch:
-    """The batch as one part may see it: what it did not declare is withheld. `views`: the views are shown anyway."""
+    """The batch as one part may see it: what it did not declare is withheld, and so are views that another has asked for.
+    `views`: the views are shown anyway."""
+    others = {at for owner, places in batch.extra.items() if owner is not type(part) for at in places}
+    if others:
+        batch = _of_views(batch, [at for at in range(max(len(batch.views), len(batch.f))) if at not in others])
     return replace(
         batch,
         views=batch.views if views or "views" in part.sees else [],
         target=batch.target if "target" in part.sees else None,
         group=batch.group if "group" in part.sees else None,
     )
+
+
+def _of_views(batch: Batch, chosen: list[int]) -> Batch:
+    """The batch with some of its views; the projection is computed for all of them nevertheless, once."""
+    whole = batch
+
+    def project(f: Tensor) -> Tensor:
+        return torch.cat([whole.z[at] for at in chosen])
+
+    return replace(
+        batch,
+        views=[batch.views[at] for at in chosen] if batch.views else [],
+        h=[batch.h[at] for at in chosen] if batch.h else [],
+        f=[batch.f[at] for at in chosen] if batch.f else [],
+        project=None if batch.project is None else project,
+        extra={},
+    )
+
+
+@dataclass(frozen=True)
+class _ViewSet:
+    """Views that are drawn together: `n` of each image; of the part that asked for them, None for the usual ones."""
+
+    owner: Part | None
+    n: int
+    config: TrainConfig
+    augment: Augmentation
+
+
+def _view_sets(size: int, n_views: int, config: TrainConfig, device: torch.device, model: Model) -> list[_ViewSet]:
+    """The usual views, then the crops that parts ask for."""
+    found = [_ViewSet(None, n_views, config, augmentation(size, config, device))]
+    for part in model.parts.values():
+        for crops in part.crops():
+            low, high = crops.area
+            own = config.model_copy(update={"crop_min": low, "crop_max": high})
+            found.append(_ViewSet(part, crops.n, own, augmentation(crops.size, own, device)))
+    return found
 
 
 @contextmanager
