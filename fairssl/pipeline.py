@@ -78,8 +78,14 @@ def ok_record(
         }
         for target in (0, 1)
     }
+    of_features = {
+        "feature_sd": found.spread.feature_sd,
+        "effective_rank": found.spread.effective_rank,
+        "collapsed": found.spread.collapsed,
+    }
+    n_unknown = len(data.splits.test) - len(found.known)
     return Record(
-        **_frame(spec, data, device, {**trainer.facts(), "n_unknown": len(data.splits.test) - len(found.known)}),
+        **_frame(spec, data, device, {**trainer.facts(), **of_features, "n_unknown": n_unknown}),
         **_values(found.test),
         state="ok",
         cells=cells,

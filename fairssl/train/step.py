@@ -59,6 +59,8 @@ class TrainStep:
             self.optimizers["dual"] = make_optimizer(
                 self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay
             )
+        self.own_stream = spec.method.streams[0]
+        self.features: Tensor | None = None  # of the latest step's own stream, whose collapse the trainer watches
         self.step_count = torch.zeros((), dtype=torch.float64, device=device)
         self.loss_became_infinite_at = torch.full((), -1.0, dtype=torch.float64, device=device)
 
@@ -160,6 +162,7 @@ class TrainStep:
                 for name, batch in batches.items()
             }
             represented = {name: at_least_float32(objective.represent(h)) for name, h in features.items()}
+        self._keep(represented[self.own_stream].detach())
         return {
             name: replace(
                 batch,
@@ -169,6 +172,12 @@ class TrainStep:
             )
             for name, batch in batches.items()
         }
+
+    def _keep(self, f: Tensor) -> None:
+        """Leave the features where they can be read after the step, also one that was replayed."""
+        if self.features is None or self.features.shape != f.shape or self.features.dtype != f.dtype:
+            self.features = torch.empty_like(f)
+        self.features.copy_(f)
 
     def _n_views(self, stream: str, batch: Batch) -> int:
         if self.joint_views or distributed.size() == 1:
