@@ -55,7 +55,7 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
         val=all_metrics(val),
         outcome=test,
         known=known,
-        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
+        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group, spec.seed),
         spread=found,
         intervals=bootstrap(test),
         noise_floor=noise_floor(test),
