@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairssl import distributed
-from fairssl.types import Batch, Terms
+from fairssl.types import Terms
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
 
@@ -90,6 +90,13 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
     positive among them; the mean over the 2B views. With `group` (B,) the sum runs over the views of images of the
     anchor's own group only, so that an anchor alone in its group has loss 0.
     """
+    return nt_xent_of_views(views, temperature, group).mean()
+
+
+def nt_xent_of_views(views: Sequence[Tensor], temperature: float, group: Tensor | None = None) -> Tensor:
+    """What `nt_xent` is the mean of, (2B,)."""
+    if len(views) != 2:
+        raise ValueError(f"nt_xent contrasts 2 views of each image, and was given {len(views)}")
     z = normalize(torch.cat(list(views)))
     n = len(z) // 2
     similarity = z @ z.T / temperature
@@ -99,7 +106,28 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
         excluded = excluded | (group[:, None] != group[None, :])
     denominator = similarity.masked_fill(excluded, -torch.inf).logsumexp(1)
     positive = similarity.diagonal(n).repeat(2)  # (i, i + n), and by symmetry (i + n, i)
-    return (denominator - positive).mean()
+    return denominator - positive
+
+
+def contrast_within_groups(views: Sequence[Tensor], codes: Sequence[Tensor], temperature: float) -> Tensor:
+    """Each view of an image attracts its other views, among the views of other images of its own group: V x (B, P) and the
+    group (B,) that each view shows -> 0-d, at least 0.
+
+    The mean over all V B views i, and over the other views p of the same image, of
+    -log exp(z_i.z_p / tau) / (exp(z_i.z_p / tau) + sum over n of exp(z_i.z_n / tau)), n the views of other images that
+    show the group that i shows. A view alone in its group has loss 0.
+    """
+    z, group, n = normalize(torch.cat(list(views))), torch.cat(list(codes)), len(views[0])
+    image = torch.arange(n, device=z.device).repeat(len(views))
+    similarity = z @ z.T / temperature
+    same_image = image[:, None] == image[None, :]
+    negative = ~same_image & (group[:, None] == group[None, :])
+    positive = same_image & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    lonely = ~negative.any(1)
+    others = similarity.masked_fill(~negative, -torch.inf).masked_fill(lonely[:, None], 0).logsumexp(1)
+    others = torch.where(lonely, -1e9, others)
+    cost = F.softplus(others[:, None] - similarity)
+    return torch.where(positive, cost, 0.0).sum() / positive.sum()
 
 
 def gaussian_kernel(x: Tensor, gammas: Sequence[float], median: bool) -> Tensor:
@@ -129,10 +157,8 @@ class LinearClassifier(nn.Linear):
         return super().forward(f).squeeze(1)
 
 
-def classification(batch: Batch) -> Terms:
-    """Terms of a batch whose `z` holds V x (B,) logits of y = 1: the mean cross-entropy over the views, at least 0, and
-    the accuracy."""
-    logit, target = batch.flat_z(), batch.target_of_views()
+def classification(logit: Tensor, target: Tensor) -> Terms:
+    """Logits of y = 1 and targets, (n,) each -> the mean cross-entropy, at least 0, and the accuracy."""
     loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype))
     accuracy = ((logit.detach() > 0) == (target == 1)).float().mean()
     return Terms(primal={"cross_entropy": loss}, log={"accuracy": accuracy})
@@ -155,10 +181,50 @@ def group_gap(value: Tensor, group: Tensor, n_groups: int, among: Tensor | None 
     return gaps.mean(), (~present).sum()
 
 
+class WorstGroups(nn.Module):
+    """Weights of K groups that rise with their losses: the inner maximisation of group DRO.
+
+    Sagawa, Koh, Hashimoto, Liang: Distributionally Robust Neural Networks for Group Shifts, ICLR 2020, Algorithm 1. At each
+    call q_k <- q_k exp(rate * mean loss of k), and q is made to sum to 1; a group that the batch lacks has loss 0.
+    """
+
+    q: Tensor
+
+    def __init__(self, n_groups: int) -> None:
+        super().__init__()
+        self.register_buffer("q", torch.full((n_groups,), 1 / n_groups))
+
+    def forward(self, loss: Tensor, group: Tensor, rate: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """(n,) losses and groups -> the sum over k of q_k times the mean loss of k, 0-d; and what to log."""
+        member = group[:, None] == torch.arange(len(self.q), device=group.device)  # (n, K)
+        count = member.sum(0)
+        mean = torch.where(member, loss[:, None], 0.0).sum(0) / count.clamp(min=1)
+        with torch.no_grad():
+            grown = torch.log(self.q.clamp_min(1e-30)) + rate * mean.detach()
+            self.q.copy_(torch.softmax(grown, 0))  # in logarithms: a large loss must not overflow
+        log = {"largest_weight": self.q.amax(), "empty_groups": (count == 0).sum().float()}
+        return (self.q * mean).sum(), log
+
+
+def one_hot(code: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(B,) codes in 0..n-1 -> (B, n); a code outside is a row of zeros. Unlike torch's it reads nothing back."""
+    return (code[:, None] == torch.arange(n, device=code.device)).to(dtype)
+
+
 def log_likelihood(log_p: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities (B, G) and codes (B,) -> mean log p[code], at most 0; and the accuracy of the likeliest."""
     found = log_p.gather(1, code[:, None]).mean()
     return found, (log_p.detach().argmax(1) == code).float().mean()
+
+
+def bounded_log_variance(raw: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """bound tanh(raw / bound), so that no input makes a variance infinite or 0; and how many entries |raw| > bound, 0-d."""
+    return bound * torch.tanh(raw / bound), (raw.detach().abs() > bound).sum().float()
+
+
+def divergence_from_prior(mu: Tensor, log_variance: Tensor) -> Tensor:
+    """Mean over the rows of KL(N(mu, e^s) || N(0, I)) in nats, (n, F) each -> 0-d, at least 0."""
+    return (mu.square() + torch.exp(log_variance) - log_variance - 1).sum(1).mean() / 2
 
 
 class Discriminator(nn.Sequential):

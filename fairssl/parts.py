@@ -127,7 +127,7 @@ class Classifier(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         (stream,) = self.streams
-        return classification(batches[stream])
+        return classification(batches[stream].flat_z(), batches[stream].target_of_views())
 
 
 class Head(Part):
@@ -175,10 +175,9 @@ class GroupDiscriminator(Head):
         f = batch.flat_f()
         return f if self.config.input == "raw" else normalize(f)
 
-    def judged(self, log_d: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """(V B, G) log-probabilities -> D's mean log-likelihood of the groups, 0-d, at most 0; and what to log."""
-        likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
-        return likelihood, {"accuracy": accuracy, "skipped": self.guard.count()}
+    def likelihood(self, log_d: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(V B, G) log-probabilities -> D's mean log-likelihood of the groups, at most 0, and its accuracy; 0-d each."""
+        return log_likelihood(log_d, batch.group_of_views())
 
 
 class Encoder(nn.Module):

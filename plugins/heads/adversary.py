@@ -44,8 +44,12 @@ class Adversary(GroupDiscriminator):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        likelihood, log = self.judged(self.discriminator(self.guard(self.seen(batch))), batch)
-        return Terms(primal={"log_likelihood": likelihood}, dual={"cross_entropy": -likelihood}, log=log)
+        likelihood, accuracy = self.likelihood(self.discriminator(self.guard(self.seen(batch))), batch)
+        return Terms(
+            primal={"log_likelihood": likelihood},
+            dual={"cross_entropy": -likelihood},
+            log={"accuracy": accuracy, "skipped": self.guard.count()},
+        )
 
     def seen(self, batch: Batch) -> Tensor:
         x = batch.flat_z() if self.config.input == "projection" else batch.flat_f()

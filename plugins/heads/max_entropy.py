@@ -31,7 +31,11 @@ class MaxEntropy(GroupDiscriminator):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         log_d = self.discriminator(self.guard(self.seen(batch)))
-        likelihood, log = self.judged(log_d, batch)
+        likelihood, accuracy = self.likelihood(log_d, batch)
         bounded = log_d.clamp(min=-100)  # exp(-100) is 0 in float32, and 0 times infinity would be NaN
         negative_entropy = (bounded.exp() * bounded).sum(1).mean()
-        return Terms(primal={"negative_entropy": negative_entropy}, dual={"cross_entropy": -likelihood}, log=log)
+        return Terms(
+            primal={"negative_entropy": negative_entropy},
+            dual={"cross_entropy": -likelihood},
+            log={"accuracy": accuracy, "skipped": self.guard.count()},
+        )

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import ImageDecoder
+from fairssl.nn import ImageDecoder, bounded_log_variance, divergence_from_prior
 
 
 class VAE(Objective):
@@ -55,17 +55,15 @@ class VAE(Objective):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["all"]
         x, mu = batch.flat_views(), batch.flat_f()
-        raw = self.log_variance(batch.flat_h())
-        s = self.config.bound * torch.tanh(raw / self.config.bound)
+        s, n_bounded = bounded_log_variance(self.log_variance(batch.flat_h()), self.config.bound)
         code = mu + torch.exp(s / 2) * torch.randn_like(mu)
         decoded = self.decoder.decoded(code)
         n_pixels = math.prod(x.shape[1:])
         squared = (x - decoded).square().mean()
-        divergence = (mu.square() + torch.exp(s) - s - 1).sum(1).mean() / 2
         return Terms(
             primal={
                 "reconstruction": squared / (2 * self.config.sigma**2),
-                "divergence": self.config.beta * divergence / n_pixels,
+                "divergence": self.config.beta * divergence_from_prior(mu, s) / n_pixels,
             },
-            log={"n_bounded": (raw.detach().abs() > self.config.bound).sum().float()},
+            log={"n_bounded": n_bounded},
         )
