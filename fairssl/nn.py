@@ -32,6 +32,19 @@ def mlp(*widths: int, batch_norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def conv_net(channels: int, width: int, n_out: int) -> nn.Sequential:
+    """(B, C, H, W) -> (B, n_out): three 3x3 convolutions of stride 2 to 1, 2 and 4 times `width` channels, each with group
+    norm and ReLU, a global mean and a linear layer. For a part's own small networks; no image depends on another."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise((channels, width, 2 * width, 4 * width)):
+        layers += [
+            nn.Conv2d(fan_in, fan_out, 3, 2, 1),
+            nn.GroupNorm(math.gcd(8, fan_out), fan_out),
+            nn.ReLU(inplace=True),
+        ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, n_out))
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """`x` in float32, or unchanged where it is float64."""
     return x if x.dtype == torch.float64 else x.float()
@@ -211,6 +224,12 @@ def one_hot(code: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return (code[:, None] == torch.arange(n, device=code.device)).to(dtype)
 
 
+def another_group(group: Tensor, index: Tensor, n_groups: int) -> Tensor:
+    """A group that is not the image's own, (B,), for what draws an image as if it were of another group: the other one of
+    two; of more, one that the image's position `index` decides, so that all are met and an image keeps to one."""
+    return (group + 1 + index % max(1, n_groups - 1)) % n_groups
+
+
 def log_likelihood(log_p: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities (B, G) and codes (B,) -> mean log p[code], at most 0; and the accuracy of the likeliest."""
     found = log_p.gather(1, code[:, None]).mean()
@@ -342,3 +361,47 @@ class ImageDecoder(nn.Module):
         height, width = self.size
         top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
         return x[:, :, top : top + height, left : left + width]
+
+
+# What a part needs to train networks of its own before the first step, in `prepare`.
+
+
+def stored_pixels(images: Tensor, rows: Tensor, gen: torch.Generator | None = None) -> Tensor:
+    """(n, C, H, W) in -1..1 on the device of `rows` (n,): stored images, uint8 (N, C, H, W) on any device, each mirrored
+    with probability 1/2 if there is a `gen`."""
+    x = images[rows.to(images.device)].to(rows.device).float() / 127.5 - 1
+    if gen is None:
+        return x
+    flip = torch.rand(len(rows), generator=gen, device=gen.device) < 0.5
+    return torch.where(flip[:, None, None, None], x.flip(3), x)
+
+
+def passes(rows: Tensor, n: int, batch_size: int, gen: torch.Generator) -> Iterator[Tensor]:
+    """The positions `rows` in batches, shuffled anew for each of `n` passes; a last batch may be smaller."""
+    for _ in range(n):
+        yield from rows[torch.randperm(len(rows), generator=gen, device=gen.device)].split(batch_size)
+
+
+class Stepper:
+    """Steps of Adam for one network: `take(loss)`."""
+
+    def __init__(self, network: nn.Module, lr: float, betas: tuple[float, float]) -> None:
+        self.parameters = list(network.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=lr, betas=betas)
+
+    def take(self, loss: Tensor) -> None:
+        for parameter, gradient in zip(self.parameters, torch.autograd.grad(loss, self.parameters), strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@contextmanager
+def stepping(network: nn.Module, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> Iterator[Stepper]:
+    """Within it a network that is frozen else has gradients and is trained by the stepper it gives. A part builds such a
+    network with `requires_grad_(False)`, so that the loop leaves it as `prepare` made it."""
+    network.requires_grad_(True)
+    try:
+        yield Stepper(network, lr, betas)
+    finally:
+        network.requires_grad_(False)
