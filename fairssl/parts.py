@@ -38,6 +38,7 @@ class Part(nn.Module):
     capturable: ClassVar[bool] = True  # False: the step runs eagerly
     sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group", "views"; the rest is withheld
     streams: ClassVar[frozenset[Stream]] = frozenset({"all"})
+    labelled: ClassVar[frozenset[Stream] | None] = None  # the streams whose labels it is shown; None: all it draws
     n_views: ClassVar[int] = 2
 
     class Config(PluginConfig):

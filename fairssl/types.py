@@ -157,6 +157,7 @@ class Batch:
     f: list[Tensor] = field(default_factory=list)
     project: Callable[[Tensor], Tensor] | None = None
     extra: Mapping[type, range] = field(default_factory=dict)
+    stream: str = ""
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 
     # Not cached_property, which up to Python 3.11 lets one thread at a time compute: threads may play the processes of a step.

@@ -51,7 +51,8 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
     m = kinds.methods.get(name)
     parts = [kinds.objectives.get(m.objective), *(kinds.heads.get(head) for head in m.heads)]
     for label, column in (("group", m.group), ("target", m.target)):
-        streams = {stream for part in parts if label in part.sees for stream in part.streams}
+        drawn = [part.streams if part.labelled is None else part.labelled for part in parts if label in part.sees]
+        streams = {stream for one in drawn for stream in one}
         if label == "group" and (m.sampler != "shuffle" or m.probe == "balanced_head"):
             streams.add("annotated")
         assert column == ("all" if "all" in streams else "annotated" if streams else "none")

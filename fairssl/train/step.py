@@ -121,6 +121,7 @@ class TrainStep:
                 target=self.data.target.index_select(0, at),
                 group=self.data.group.index_select(0, at),
                 extra=extra,
+                stream=name,
             )
         for part in self.model.parts.values():
             for name in part.streams:
@@ -298,11 +299,12 @@ def visible_to(batch: Batch, part: Part, views: bool = False) -> Batch:
     others = {at for owner, places in batch.extra.items() if owner is not type(part) for at in places}
     if others:
         batch = _of_views(batch, [at for at in range(max(len(batch.views), len(batch.f))) if at not in others])
+    labels = part.sees if part.labelled is None or batch.stream in part.labelled else frozenset()
     return replace(
         batch,
         views=batch.views if views or "views" in part.sees else [],
-        target=batch.target if "target" in part.sees else None,
-        group=batch.group if "group" in part.sees else None,
+        target=batch.target if "target" in labels else None,
+        group=batch.group if "group" in labels else None,
     )
 
 

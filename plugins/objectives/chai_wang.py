@@ -33,6 +33,7 @@ class WeightedContrast(Objective):
 
     sees = frozenset({"target"})
     streams = frozenset({"all", "annotated"})
+    labelled = frozenset({"annotated"})
 
     class Config(PluginConfig):
         temperature: float = Field(0.3, gt=0)  # tau
