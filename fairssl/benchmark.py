@@ -88,7 +88,8 @@ class Result:
         return pd.DataFrame(rows)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row per method and metric: mean, sample sd, how many seeds, and why it is undefined if so. Fractions."""
+        """A row per method and metric: mean, sample sd, interval, how many seeds, why it is undefined if so, and the other
+        columns of `table.csv`. Fractions."""
         import pandas as pd
 
         from fairssl.board.json import to_long_rows
@@ -114,6 +115,8 @@ def bench(
     pretrain_dataset: str | None = None,
     pretrain_target: str | None = None,
     pretrain_attribute: str | None = None,
+    equal_views: bool | None = None,
+    pairs: str | None = None,
     data_dir: Path | str | None = None,
     out: Path | str = "runs",
     **options: Any,
@@ -145,7 +148,9 @@ def bench(
         pretrain_dataset=pretrain_dataset,
         pretrain_target=pretrain_target,
         pretrain_attribute=pretrain_attribute,
-        data_dir=None if data_dir is None else Path(data_dir),
+        equal_views=equal_views,
+        pairs=pairs,
+        data_dir=data_dir,
     )
     stop = GracefulStop()
     with reporter() as log:
@@ -185,25 +190,47 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
 
 def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:
     """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does."""
+    from fairssl import kinds
     from fairssl.execute.launch import launch
 
+    for cause in kinds.metrics.broken().values():
+        log.note(f"left out of the results: {cause}")
     launch(plan, store, options, log, stop)
-    return result_of(plan, store)
+    return result_of(plan, store, log)
 
 
-def result_of(plan: Plan, store: RunStore) -> Result:
-    """The tables of a plan whose runs have all ended; writes `table.md`."""
+def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
+    """The tables of a plan whose runs have all ended; writes `table.md`. Says which runs another source code has made.
+
+    A metric that is newer than a record is computed from the run's predictions.
+    """
+    from fairssl import scoring
     from fairssl.board.markdown import to_markdown
+    from fairssl.board.recompute import brought_up_to_date, outdated
     from fairssl.board.rows import Board
+    from fairssl.provenance import changed
     from fairssl.store.files import whole_file
 
-    board, n_failed = Board(order=list(dict.fromkeys(run.label for run in plan.runs))), 0
+    made_otherwise: dict[tuple[str, ...], int] = {}
+    metrics = scoring.columns()
+    board = Board(order=list(dict.fromkeys(run.label for run in plan.runs)), root=str(store.root))
+    n_failed = 0
     for run in plan.runs:
         record = store.read_record(run.spec.key)
         if record is None:
             raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
         n_failed += record.state != "ok"
+        names = tuple(changed(record.sources, run.spec))
+        made_otherwise[names] = made_otherwise.get(names, 0) + 1
+        if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
+            record = brought_up_to_date(record, kept, metrics)
         board.add(record, run.label)
+    for names, n in sorted(made_otherwise.items()):
+        if names:
+            log.note(
+                f"{n} of {len(plan.runs)} results were made by other source code of {', '.join(names)}, with the same "
+                "version; --force makes them anew, or raise the version where results change"
+            )
     tables = tuple(board.tables())
     with whole_file(store.root / "table.md") as file:
         file.write(to_markdown(*tables).encode())

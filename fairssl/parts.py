@@ -21,6 +21,7 @@ class HeadConfig(PluginConfig):
     """A head's parameters. `weight` multiplies its primal terms; 0 drops the head altogether."""
 
     weight: float = Field(1.0, ge=0)
+    """Multiplies the head's primal terms; 0 drops the head."""
 
 
 class Part(nn.Module):
@@ -38,7 +39,8 @@ class Part(nn.Module):
     capturable: ClassVar[bool] = True  # False: the step runs eagerly
     sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group", "views"; the rest is withheld
     streams: ClassVar[frozenset[Stream]] = frozenset({"all"})
-    labelled: ClassVar[frozenset[Stream] | None] = None  # the streams whose labels it is shown; None: all it draws
+    # The streams whose labels it is shown; None: all it draws; none: it reads them in `prepare` alone.
+    labelled: ClassVar[frozenset[Stream] | None] = None
     n_views: ClassVar[int] = 2
 
     class Config(PluginConfig):
@@ -160,7 +162,9 @@ class GroupDiscriminator(Head):
 
     class Config(HeadConfig):
         input: Literal["normalized", "raw"] = "normalized"
+        """What the discriminator sees: f at unit length, or f itself."""
         hidden_dim: int = Field(512, ge=1)
+        """Width of the discriminator's hidden layer."""
 
     def __init__(self, config: Any, ctx: Context) -> None:
         super().__init__(config, ctx)

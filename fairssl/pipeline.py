@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import torch
 
 from fairssl import kinds, scoring
 from fairssl.data.device import device_name, pick_device
-from fairssl.data.files import data_root
+from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
-from fairssl.evaluate.judge import Evaluation, evaluate
-from fairssl.interfaces import Metric
+from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
-from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State
+from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
 from fairssl.train.rng import preserved
 from fairssl.train.trainer import Trainer, build_trainer
 from fairssl.types import Progress, Splits, Undefined, silent
@@ -49,8 +47,7 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
 
 
 def _load(spec: RunSpec, data: DataSpec, data_dir: Path | str | None, progress: Progress) -> RunData:
-    card = kinds.datasets.get(data.dataset).card
-    root = None if card.embedded else data_root(None if data_dir is None else Path(data_dir), data.dataset)
+    root = root_of(kinds.datasets.build(data.dataset, data.params), data_dir)
     return run_data(load_splits(data, root, progress), data.attribute, spec.annotated, spec.seed)
 
 
@@ -78,23 +75,30 @@ def ok_record(
         }
         for target in (0, 1)
     }
-    of_features = {
-        "feature_sd": found.spread.feature_sd,
-        "effective_rank": found.spread.effective_rank,
-        "collapsed": found.spread.collapsed,
-    }
-    n_unknown = len(data.splits.test) - len(found.known)
     return Record(
-        **_frame(spec, data, device, {**trainer.facts(), **of_features, "n_unknown": n_unknown}),
+        **_frame(spec, data, device, {**trainer.facts(), **_of_test(found, data)}),
         **_values(found.test),
         state="ok",
         cells=cells,
         validation=Measured(**_values(found.val)),
         leakage=dict(found.leakage),
-        intervals=_plain(found.intervals),
-        noise_floor=_plain(found.noise_floor),
+        intervals=resampled_json(found.intervals),
+        noise_floor=resampled_json(found.noise_floor),
         timings=dict(timings),
     )
+
+
+def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
+    """How many test images are left out, the class that all predictions are of, if they are of one, and whether the encoder
+    tells images apart."""
+    only = scoring.one_class(found.outcome)
+    return {
+        "n_unknown": len(data.splits.test) - len(found.known),
+        **({} if only is None else {"one_class": only}),
+        "feature_sd": found.spread.feature_sd,
+        "effective_rank": found.spread.effective_rank,
+        "collapsed": found.spread.collapsed,
+    }
 
 
 def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:
@@ -110,29 +114,7 @@ def lost_record(spec: RunSpec, error: str) -> Record:
 
 def all_columns() -> dict[str, ColumnFacts]:
     """Symbol -> what a table must know of it, for every installed metric."""
-    return {one.symbol: column_facts(one) for one in scoring.columns()}
-
-
-def column_facts(metric: Metric) -> ColumnFacts:
-    """What a table must know of a metric."""
-    return ColumnFacts(
-        version=metric.version,
-        heading=metric.heading,
-        better=metric.better,
-        percent=metric.percent,
-        headline=metric.headline,
-        order=metric.order,
-    )
-
-
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Intervals or floors as JSON: None where no replicate had a value."""
-
-    def value(one: Any, name: str) -> Any:
-        found = getattr(one, name)
-        return None if isinstance(found, Undefined) else found
-
-    return {symbol: {f.name: value(one, f.name) for f in fields(one)} for symbol, one in found.items()}
+    return {one.symbol: ColumnFacts.of(one) for one in scoring.columns()}
 
 
 def _values(values: Any) -> dict[str, Any]:
@@ -158,13 +140,13 @@ def _frame(spec: RunSpec, data: RunData, device: torch.device, of_training: Mapp
 
 def facts(spec: RunSpec, data: RunData) -> dict[str, Any]:
     """What a table tells of the data, and the spec does not hold; see `Record`."""
-    card = kinds.datasets.get(spec.data.dataset).card
     splits = data.splits
     annotated = {} if spec.annotated is None else {"n_annotated": len(data.annotated)}
     return {
         "groups": list(splits.groups),
-        "ordered": spec.data.attribute in card.ordered,
-        "positive": card.positive.get(spec.data.target, spec.data.target),
+        "ordered": splits.ordered,
+        "pairs": pairs_of(spec, splits) if len(splits.groups) > 2 else None,
+        "positive": splits.positive,
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_test": len(splits.test),

@@ -76,11 +76,9 @@ def test_fscl_by_hand():
 def test_fscls_positives_are_not_in_the_denominator_and_negatives_of_another_group_do_not_matter():
     target, group = [0, 0, 1, 1], [0, 1, 0, 1]
     z = torch.eye(4, dtype=torch.float64)
-    did_you_mean = z.clone()
-    did_you_mean[0] = torch.tensor(
-        [0.8, 0.0, 0.0, 0.6], dtype=torch.float64
-    )  # towards the other class in the other group
-    assert float(fscl([did_you_mean], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
+    moved = z.clone()
+    moved[0] = torch.tensor([0.8, 0.0, 0.0, 0.6], dtype=torch.float64)  # towards the other class in the other group
+    assert float(fscl([moved], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
     together = z.clone()
     together[1] = z[0]
     # Two of four anchors gain 1 / tau each, which a denominator with the positives in it would limit.
@@ -102,7 +100,15 @@ def test_an_anchor_without_positives_is_left_out_and_counted():
     assert not torch.autograd.grad(alone, views)[0].any()
 
     _, log = fscl(views, [0, 0, 1, 1], [0, 1, 1, 1], group_norm=True)
-    assert log == {"n_no_positive": 2, "n_no_negative": 1}  # the two of class 0 have no positive of their own group
+    assert log == {"n_no_positive": 2, "n_no_negative": 1}  # the two of class 0 are each alone in their cells
+
+
+def test_fscl_plus_by_the_authors_code() -> None:
+    """Worked out with the public code of Park et al.: each positive is divided by the count of its own cell."""
+    one = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    two = torch.tensor([[0.8, 0.6], [1.0, 0.0], [0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    loss, _ = fscl([one, two], [0, 0, 0, 1], [0, 0, 1, 0], group_norm=True, temperature=0.5)
+    assert float(loss) == pytest.approx(-0.6667, abs=1e-4)
 
 
 def test_an_anchor_without_negatives_is_drawn_to_its_positives_and_nowhere_else():

@@ -30,7 +30,7 @@ def plain_keys(spec: RunSpec) -> tuple[str, str]:
     whole["data"] = spec.data.model_dump(mode="json")  # an unknown fingerprint is null
     del whole["method"]["name"]
     trained = spec.model_dump(mode="json")
-    del trained["probe"], trained["pretrain"]
+    del trained["probe"], trained["pretrain"], trained["pairs"]
     heads = [h for h in spec.method.heads if kinds.heads.get(h.name).streams]
     parts = [kinds.objectives.get(spec.method.objective.name), *(kinds.heads.get(h.name) for h in heads)]
     trained["method"] = {

@@ -21,7 +21,7 @@ from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.collapse import Spread, spread
 from fairssl.train.model import Model
-from fairssl.types import Embeddings, Outcome, Split, Value
+from fairssl.types import Embeddings, Outcome, Split, Splits, Value
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,30 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     features = transformed(spec, model, features, data)
     score = scorer(spec, model, features["train"], data)
     splits = data.splits
-    val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
+    val, test = (
+        outcome_of_split(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test")
+    )
     known = np.flatnonzero(splits.test.group >= 0)
+    how: Any = {"pairs": pairs_of(spec, data.splits)}
     return Evaluation(
-        test=all_metrics(test),
-        val=all_metrics(val),
+        test=all_metrics(test, **how),
+        val=all_metrics(val, **how),
         outcome=test,
         known=known,
         leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group, spec.seed),
         spread=found,
-        intervals=bootstrap(test),
-        noise_floor=noise_floor(test),
+        intervals=bootstrap(test, **how),
+        noise_floor=noise_floor(test, **how),
     )
 
 
-def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+def pairs_of(spec: RunSpec, splits: Splits) -> str:
+    """How the run's groups are compared: as asked for, else adjacent ones where their order means something, else all."""
+    return spec.pairs or ("adjacent" if splits.ordered else "all")
+
+
+def outcome_of_split(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+    """The scores of a split's features (N, F), of the images whose group is known."""
     known = split.group >= 0  # an image of unknown group cannot be compared with another
     return check_outcome(score(f).double().cpu().numpy()[known], split.target[known], split.group[known], groups)
 

@@ -39,6 +39,8 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
         for name in sorted({name for names in worker_devices(options) for name in names} - here):
             pick_device(name)
+    if options.force and distributed.rank() == 0:
+        discard(plan, store)
     jobs = jobs_of(survey(plan, store, options.retry_failed))
     if not jobs:
         store.create()
@@ -64,6 +66,14 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
             run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
         else:
             run_workers(jobs, store, workers, settings, log, stop)
+
+
+def discard(plan: Plan, store: RunStore) -> None:
+    """Take everything that the plan's runs have left out of the store. What another live process is at stays."""
+    for key, runs in plan.pretrainings().items():
+        with store.claim(key) as free:
+            if free:
+                store.discard(key, [run.spec.key for run in runs])
 
 
 def worker_devices(options: Options) -> list[tuple[str, ...]]:

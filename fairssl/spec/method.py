@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,7 +38,7 @@ def parse_method(text: str) -> Method:
             known = {*kinds.methods.where(), *kinds.objectives.where()}
             raise UserError(
                 f"unknown method {text!r}: {first!r} is no method and no objective{did_you_mean(first, known)}"
-                f"{registry.broken_hint()}"
+                f"{registry.absence_hint()}"
             ) from None
         method = Method(summary=kinds.objectives.summary(objective), paper="", objective=objective)
     heads = {name: dict(params) for name, params in method.heads.items()}
@@ -83,13 +85,7 @@ def _named_method(text: str) -> Method | None:
     places = [p for p in kinds.methods.offers().get(short, []) if not package or p.package == package]
     if places:
         return _own_parts(kinds.methods.get(text), kinds.methods.locate(text).package)
-    holders = []
-    for name in kinds.methods.where():
-        try:
-            if text in kinds.methods.get(name).aliases:
-                holders.append(name)
-        except BrokenPlugin:  # says so when it is itself asked for
-            continue
+    holders = [name for name, method in kinds.methods.working().items() if text in method.aliases]
     if len(holders) > 1:
         raise UserError(f"method {text!r} is an alias of {' and of '.join(holders)}; write one of these")
     return _named_method(holders[0]) if holders else None
@@ -107,18 +103,40 @@ def _own_parts(method: Method, package: str) -> Method:
     )
 
 
-def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, str]]:
-    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`."""
-    values: dict[str, dict[str, str]] = {}
+def sweep(assignments: Iterable[str]) -> list[list[str]]:
+    """Assignments with several values each, as `adversary.weight=0.1,0.3`, -> every combination of single ones, the last
+    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`."""
+    choices = []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        one = not equals or value.strip().startswith(("[", "{"))
+        choices.append([text] if one else [f"{name}={single}" for single in value.split(",")])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`; a value in brackets is read as JSON."""
+    values: dict[str, dict[str, Any]] = {}
     for text in assignments:
         left, equals, value = text.partition("=")
         part, dot, key = left.strip().rpartition(".")
+        if equals and not value.strip():
+            raise UserError(f"--set {text!r} sets nothing in one place; leave it or the comma out")
         if not equals or not dot or not part or not key:
             raise UserError(f"--set {text!r} is not of the form part.parameter=value, as in --set adversary.weight=0.5")
         if key in values.setdefault(part, {}):
             raise UserError(f"--set {part}.{key} is given twice; give it once")
-        values[part][key] = value.strip()
+        values[part][key] = _value(text, value.strip())
     return values
+
+
+def _value(text: str, value: str) -> Any:
+    if not value.startswith(("[", "{")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise UserError(f"--set {text!r}: what stands in brackets is no JSON: {error}") from error
 
 
 CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts

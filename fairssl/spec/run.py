@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairssl import kinds
 from fairssl.spec.config import CanonicalModel, ProbeConfig, TrainConfig
@@ -100,6 +101,8 @@ class RunSpec(Spec):
     encoder: PartSpec
     train: TrainConfig
     probe: ProbeConfig
+    # How more than two groups are compared; None: adjacent ones if their order means something, else all.
+    pairs: Literal["adjacent", "all", "max"] | None = None
     seed: int = Field(0, ge=0)
 
     @property
@@ -127,7 +130,8 @@ class RunSpec(Spec):
     def _training_fields(self) -> dict[str, str]:
         fields = self._fields()
         del fields["probe"]
-        fields.pop("pretrain", None)
+        for name in ("pretrain", "pairs"):
+            fields.pop(name, None)
         fields["method"], sees = self.method.training
         fields["data"] = self.pretrain_data.training[sees]
         if "annotated" not in self.method.streams and "group" not in sees:
@@ -139,3 +143,14 @@ class RunSpec(Spec):
         values = {name: getattr(self, name) for name in type(self).model_fields}
         values = {name: value for name, value in values.items() if value is not None}
         return {name: v.canonical_json if isinstance(v, CanonicalModel) else canonical(v) for name, v in values.items()}
+
+
+def key_of(content: Mapping[str, Any]) -> str:
+    """The key of a spec as a record holds it, also of a protocol that this fairssl no longer runs."""
+    try:
+        return RunSpec.model_validate(content).key
+    except ValidationError:
+        fields = {name: value for name, value in content.items() if value is not None}
+        if isinstance(fields.get("method"), Mapping):
+            fields["method"] = {name: value for name, value in fields["method"].items() if name != "name"}
+        return digest_fields({name: canonical(value) for name, value in fields.items()})

@@ -53,9 +53,9 @@ def unread_in_train(method: MethodSpec, train: TrainConfig) -> frozenset[str]:
 def unread_in_probe(method: MethodSpec, probe: ProbeConfig) -> frozenset[str]:
     """Fields of the probe that the run does not read at these settings."""
     own: dict[str, set[str]] = {
-        "linear": {"epochs", "lr", "decay_epoch", "batch_size"},
+        "linear": {"epochs", "lr", "decay_epoch", "min_steps", "batch_size"},
         "lbfgs": {"l2"},
-        "knn": {"neighbours"},
+        "knn": {"neighbours", "vote_temperature"},
     }
     everything = set(ProbeConfig.model_fields) - {"version"}
     if method.probe == "own":

@@ -49,7 +49,7 @@ class Trainer:
     """
 
     def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, capture: bool | None = None):
-        self.spec, self.data = spec, data
+        self.spec, self.data, self.n_groups = spec, data, n_groups
         self.device = data.device
         self.streams = index_streams(spec, data)
         for name, stream in self.streams.items():

@@ -31,7 +31,9 @@ class Adversary(GroupDiscriminator):
     class Config(GroupDiscriminator.Config):
         aliases: ClassVar = {"alpha": "weight"}
         input: Literal["normalized", "raw", "projection"] = "normalized"
-        projection_dim: int = Field(128, ge=1)  # P of the objective; matters for input "projection" alone
+        """What the discriminator sees: f at unit length, f itself, or the contrastive vector z at unit length."""
+        projection_dim: int = Field(128, ge=1)
+        """P of the objective; matters for input "projection" alone."""
 
         def unread(self) -> frozenset[str]:
             return frozenset() if self.input == "projection" else frozenset({"projection_dim"})

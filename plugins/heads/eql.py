@@ -30,7 +30,8 @@ class EqualizedLoss(Head):
     needs = "logits"
 
     class Config(HeadConfig):
-        eql_on: Literal["all", "positive"] = "all"  # whose loss: every image's, or that of y = 1
+        eql_on: Literal["all", "positive"] = "all"
+        """Whose loss is made equal: every image's, or that of the images with y = 1."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

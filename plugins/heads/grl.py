@@ -32,8 +32,8 @@ class GradientReversal(GroupDiscriminator):
 
     class Config(GroupDiscriminator.Config):
         aliases: ClassVar = {"lambda": "weight"}
-        added: ClassVar = frozenset({"n_discriminators"})
-        n_discriminators: int = Field(1, ge=1)
+        n_discriminators: int = Field(1, ge=1, json_schema_extra={"added": True})
+        """How many discriminators, which differ in their first weights; the loss is the sum over them."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

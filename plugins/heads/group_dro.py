@@ -28,7 +28,8 @@ class GroupDRO(Head):
     needs = "logits"
 
     class Config(HeadConfig):
-        rate: float = Field(0.01, gt=0)  # eta_q
+        rate: float = Field(0.01, gt=0)
+        """Eta_q."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

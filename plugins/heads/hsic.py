@@ -32,8 +32,11 @@ class HSIC(Head):
 
     class Config(HeadConfig):
         weight: float = Field(10.0, ge=0)
+        """Multiplies the head's primal terms; 0 drops the head."""
         gammas: tuple[float, ...] = Field((0.5, 1.0, 2.0), min_length=1)
+        """Widths of the kernels that are averaged, exp(-gamma d^2 / m)."""
         bandwidth: Literal["median", "fixed"] = "median"
+        """What m is: the median of the squared distances in the batch, or 1."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -33,7 +33,9 @@ class MMD(Head):
 
     class Config(HeadConfig):
         gammas: tuple[float, ...] = Field((0.5, 1.0, 2.0), min_length=1)
+        """Widths of the Gaussian kernels whose mean is taken."""
         bandwidth: Literal["median", "fixed"] = "median"
+        """Unit of the squared distances: their median in the batch, or 1."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

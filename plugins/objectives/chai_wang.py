@@ -36,10 +36,14 @@ class WeightedContrast(Objective):
     labelled = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, gt=0)  # tau
-        top_share: float = Field(0.5, gt=0, le=1)  # k / n of the average top-k loss
+        temperature: float = Field(0.3, gt=0)
+        """Tau."""
+        top_share: float = Field(0.5, gt=0, le=1)
+        """K / n of the average top-k loss."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

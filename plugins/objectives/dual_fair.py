@@ -54,17 +54,28 @@ class DualFair(Objective):
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, gt=0)  # tau
-        group: float = Field(1.0, ge=0)  # weight of the contrast
-        individual: float = Field(1.0, ge=0)  # weight of the counterfactual pairs
-        distillation: float = Field(1.0, ge=0)  # weight of the self-distillation
+        temperature: float = Field(0.3, gt=0)
+        """Tau."""
+        group: float = Field(1.0, ge=0)
+        """Weight of the contrast."""
+        individual: float = Field(1.0, ge=0)
+        """Weight of the counterfactual pairs."""
+        distillation: float = Field(1.0, ge=0)
+        """Weight of the self-distillation."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
-        generator_epochs: int = Field(10, ge=1)  # passes over the annotated images
-        width: int = Field(32, ge=8)  # channels of the generator's first layer
+        """Width of the hidden layers of projector and predictor."""
+        projection_dim: int = Field(128, ge=1)
+        """P."""
+        generator_epochs: int = Field(10, ge=1)
+        """Passes over the annotated images."""
+        width: int = Field(32, ge=8)
+        """Channels of the generator's first layer."""
         code_dim: int = Field(32, ge=1)
-        sigma: float = Field(0.1, gt=0)  # sd of a pixel given the code, in the normalised scale
-        prepare_lr: float = Field(1e-3, gt=0)  # Adam, of the generator
+        """Width of the autoencoder's code."""
+        sigma: float = Field(0.1, gt=0)
+        """Sd of a pixel given the code, in the normalised scale."""
+        prepare_lr: float = Field(1e-3, gt=0)
+        """Adam, of the generator."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -30,10 +30,14 @@ class EpsSupInfoNCE(Objective):
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.1, gt=0)  # tau
-        epsilon: float = Field(0.25, ge=0)  # in units of s
+        temperature: float = Field(0.1, gt=0)
+        """Tau."""
+        epsilon: float = Field(0.25, ge=0)
+        """In units of s."""
         hidden_dim: int = Field(512, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -41,16 +41,25 @@ class FairCL(Objective):
     """
 
     sees = frozenset({"group"})
+    labelled = frozenset()  # `prepare` alone reads groups: of the annotated images
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, gt=0)  # tau
+        temperature: float = Field(0.3, gt=0)
+        """Tau."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
-        classifier_epochs: int = Field(20, ge=1)  # passes over the annotated images; then a tenth of it over all
-        editor_epochs: int = Field(10, ge=1)  # passes over all images
-        width: int = Field(32, ge=8)  # channels of the editor's and the critic's first layer
-        keep: float = Field(10.0, ge=0)  # weight of the absolute difference
-        prepare_lr: float = Field(1e-3, gt=0)  # Adam, of classifier, editor and critic
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P."""
+        classifier_epochs: int = Field(20, ge=1)
+        """Passes over the annotated images; then a tenth of it over all."""
+        editor_epochs: int = Field(10, ge=1)
+        """Passes over all images."""
+        width: int = Field(32, ge=8)
+        """Channels of the editor's and the critic's first layer."""
+        keep: float = Field(10.0, ge=0)
+        """Weight of the absolute difference."""
+        prepare_lr: float = Field(1e-3, gt=0)
+        """Adam, of classifier, editor and critic."""
 
     group_of: Tensor
 

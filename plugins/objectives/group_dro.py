@@ -25,7 +25,8 @@ class GroupDRO(Classifier):
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        rate: float = Field(0.01, gt=0)  # eta_q
+        rate: float = Field(0.01, gt=0)
+        """Eta_q."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

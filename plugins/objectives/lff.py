@@ -33,7 +33,9 @@ class LearningFromFailure(Classifier):
 
     class Config(PluginConfig):
         q: float = Field(0.7, gt=0, le=1)
+        """Of the biased classifier's generalised cross-entropy; the larger, the more it dwells on what is easy."""
         momentum: float = Field(0.7, ge=0, lt=1)
+        """Of the running mean of each image's losses."""
 
     running: Tensor
     target_of: Tensor

@@ -37,11 +37,16 @@ class InvariantAutoencoder(Objective):
 
     class Config(PluginConfig):
         aliases: ClassVar = {"lambda": "invariance"}
-        latent_dim: int = Field(128, ge=1)  # F
-        sigma: float = Field(0.1, gt=0)  # sd of a pixel given the code, in the normalised scale
-        beta: float = Field(1.0, ge=0)  # weight of the divergence from the prior
-        invariance: float = Field(1.0, ge=0)  # lambda, weight of the bound on I(z; c)
-        bound: float = Field(10.0, gt=0, le=40)  # of the log-variance
+        latent_dim: int = Field(128, ge=1)
+        """F."""
+        sigma: float = Field(0.1, gt=0)
+        """Sd of a pixel given the code, in the normalised scale."""
+        beta: float = Field(1.0, ge=0)
+        """Weight of the divergence from the prior."""
+        invariance: float = Field(1.0, ge=0)
+        """Lambda, weight of the bound on I(z; c)."""
+        bound: float = Field(10.0, gt=0, le=40)
+        """Of the log-variance."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -36,10 +36,14 @@ class VAE(Objective):
     n_views = 1
 
     class Config(PluginConfig):
-        latent_dim: int = Field(128, ge=1)  # F
-        sigma: float = Field(0.1, gt=0)  # sd of a pixel given the code, in the normalised scale
-        beta: float = Field(1.0, ge=0)  # weight of the divergence; 1: the bound itself
-        bound: float = Field(10.0, gt=0, le=40)  # of the log-variance
+        latent_dim: int = Field(128, ge=1)
+        """F, width of the code, which is the representation."""
+        sigma: float = Field(0.1, gt=0)
+        """Standard deviation of a pixel given the code, in the normalised scale."""
+        beta: float = Field(1.0, ge=0)
+        """Weight of the divergence; 1: the bound itself."""
+        bound: float = Field(10.0, gt=0, le=40)
+        """Largest absolute log-variance of the code."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

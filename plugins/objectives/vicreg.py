@@ -17,16 +17,18 @@ from fairssl.nn import mlp
 
 
 class VICReg(Objective):
-    """L = invariance * s(Z, Z') + variance * (v(Z) + v(Z')) + covariance * (c(Z) + c(Z')), at least 0.
-
-    The expander is smaller than the paper's 8192-8192-8192, in keeping with the other objectives.
-    """
+    """L = invariance * s(Z, Z') + variance * (v(Z) + v(Z')) + covariance * (c(Z) + c(Z')), at least 0. The expander is
+    smaller than the paper's 8192-8192-8192, in keeping with the other objectives."""
 
     class Config(PluginConfig):
-        invariance: float = Field(25.0, ge=0)  # lambda
-        variance: float = Field(25.0, ge=0)  # mu
-        covariance: float = Field(1.0, ge=0)  # nu
-        expander_dim: int = Field(512, ge=1)  # P
+        invariance: float = Field(25.0, ge=0)
+        """Lambda in the paper."""
+        variance: float = Field(25.0, ge=0)
+        """Mu in the paper."""
+        covariance: float = Field(1.0, ge=0)
+        """Nu in the paper."""
+        expander_dim: int = Field(512, ge=1)
+        """P, width of the expander's layers."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
