@@ -189,6 +189,7 @@ class Batch:
     extra: Mapping[type, range] = field(default_factory=dict)
     stream: str = ""
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+    _flat_f: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     # Not cached_property, which up to Python 3.11 lets one thread at a time compute: threads may play the processes of a step.
     @property
@@ -208,8 +209,10 @@ class Batch:
         return joined(self.h)
 
     def flat_f(self) -> Tensor:
-        """(V B, F)."""
-        return joined(self.f)
+        """(V B, F); the same tensor at every call, and what `z` is computed from, so that `z` can be differentiated by it."""
+        if self._flat_f is None:
+            self._flat_f = joined(self.f)
+        return self._flat_f
 
     def flat_z(self) -> Tensor:
         """(V B, P)."""

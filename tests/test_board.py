@@ -227,10 +227,16 @@ def test_two_standard_errors_by_hand() -> None:
 
 
 def test_a_collapsed_row_competes_in_nothing() -> None:
-    rows = [*seeds([0.7, 0.72, 0.71], "a"), *seeds([0.9, 0.92, 0.91], "b", facts={"collapsed": True})]
+    rows = [
+        *seeds([0.7, 0.72, 0.71], "a"),
+        *seeds([0.9, 0.92, 0.91], "b", facts={"collapsed": True, "feature_sd": 0.001, "effective_rank": 1.0}),
+    ]
     found = cells(one(rows))
     assert found["a"]["Acc"].startswith("**71.00") and found["b"]["Acc"] == "91.00 ± 1.00"
-    assert "- b: seed 0, 1, 2: the features have collapsed: does not compete." in to_markdown(one(rows))
+    assert (
+        "- b: seed 0, 1, 2: the features have collapsed (standard deviation 0.001, effective rank 1): does not compete."
+        in to_markdown(one(rows))
+    )
 
 
 def test_best_is_the_best_mean_and_what_is_not_told_apart_from_it() -> None:

@@ -29,7 +29,11 @@ def below_majority(accuracy: SeedStats | None, facts: Mapping[str, Any]) -> str:
 
 def collapsed(facts: Mapping[str, Any]) -> str:
     """What a record says of features that have collapsed; empty if they have not, or nothing is said."""
-    found = facts.get("collapsed")
-    if not found:
+    if not facts.get("collapsed"):
         return ""
-    return found if isinstance(found, str) else "the features have collapsed"
+    measured = [
+        f"{name} {facts[key]:.3g}"
+        for name, key in (("standard deviation", "feature_sd"), ("effective rank", "effective_rank"))
+        if key in facts
+    ]
+    return "the features have collapsed" + (f" ({', '.join(measured)})" if measured else "")
