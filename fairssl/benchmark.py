@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairssl.machine import user_path
 from fairssl.plan.request import Request, load_grid
 from fairssl.plan.resolve import Plan, resolve_all
 from fairssl.progress import reporter
@@ -150,7 +151,7 @@ def bench(
     stop = GracefulStop()
     with reporter() as log:
         try:
-            how, store = Options(**options), RunStore(Path(out).expanduser())
+            how, store = Options(**options), RunStore(user_path(out))
             return run_plan(checked_plan(requests_of(request, grid), how, log), how, store, log, stop)
         except RuntimeError as error:
             if stop():  # a stop with a checkpoint, as after Ctrl-C
@@ -160,7 +161,9 @@ def bench(
 
 def requests_of(request: Request, grid: str | Path | None = None) -> list[Request]:
     """The request, or those of a grid file with everything that the request says in place of what the file says."""
-    return [request] if grid is None else [found.overridden_by(request) for found in load_grid(str(grid))]
+    if grid is None:
+        return [request]
+    return [found.overridden_by(request) for found in load_grid(str(user_path(grid)))]
 
 
 def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, allow_absent: bool = False) -> Plan:

@@ -424,7 +424,7 @@ def test_csv_numbers_round_trip() -> None:
 
 def test_piped_output_is_plain_markdown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "1")
     tables = build(many())
     show(tables)
     assert capsys.readouterr().out == to_markdown(*tables)
@@ -436,6 +436,7 @@ def test_a_terminal_gets_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
     show([one([*seeds([0.8, 0.9], "[red]x"), *seeds([0.7], "y")])], out)
     text = out.getvalue()
     assert "\x1b[1m85.00 ± 7.07\x1b[0m" in text and "\x1b[1m70.00" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -36,11 +37,12 @@ def to_rich(table: Table) -> RenderableType:
 
 def show(tables: Sequence[Table], file: IO[str] | None = None) -> None:
     """Print tables: laid out on a terminal, plain Markdown where the output is piped. `file` is stdout if left out."""
+    file = file or sys.stdout
+    if not file.isatty():  # not what rich takes for a terminal, which FORCE_COLOR decides
+        file.write(to_markdown(*tables))
+        return
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
-    if not console.is_terminal:
-        console.file.write(to_markdown(*tables))
-        return
     for table in tables:
         console.print(to_rich(table))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
 from fairssl.types import UserError
@@ -41,7 +42,9 @@ def bench(
     batch_size: int | None = typer.Option(None, "--batch-size"),
     annotated: float | None = typer.Option(None, "--annotated", help="Share of training images whose group is known."),
     set_: list[str] = typer.Option([], "--set", help="part.parameter=value, as adversary.weight=0.5. Repeat it."),
-    data_dir: Path | None = typer.Option(None, "--data-dir", help="Default: FAIRSSL_DATA, else a per-user folder."),
+    data_dir: Path | None = typer.Option(
+        None, "--data-dir", parser=parse_path, help="Default: FAIRSSL_DATA, else a per-user folder."
+    ),
     pretrain_dataset: str | None = typer.Option(
         None,
         "--pretrain-dataset",
@@ -49,7 +52,7 @@ def bench(
     ),
     pretrain_target: str | None = typer.Option(None, "--pretrain-target", help="Default: that dataset's card."),
     pretrain_attr: str | None = typer.Option(None, "--pretrain-attr", help="Default: that dataset's card."),
-    out: Path = typer.Option(Path("runs"), "--out", help="Where runs and table.md go."),
+    out: Path = typer.Option(Path("runs"), "--out", parser=parse_path, help="Where runs and table.md go."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1."),
     executor: str = typer.Option("local", "--executor", help="local, ray, slurm."),
     workers: int | None = typer.Option(
@@ -100,8 +103,8 @@ def bench(
         pretrain_attribute=pretrain_attr,
         data_dir=data_dir,
     )
-    if str(out) == "." and not out.name:
-        raise UserError("--out is empty or the current folder itself; name a folder for the runs, as --out runs")
+    if str(out) == ".":
+        raise UserError("--out is the current folder itself; name a folder for the runs, as --out runs")
     options = Options(
         device=device,
         executor=executor,

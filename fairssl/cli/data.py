@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.registry import did_you_mean
 from fairssl.types import Progress, UserError
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Datasets: list them, prepare one, verify one.", no_args_is_help=True)
 
-DATA_DIR = typer.Option(None, "--data-dir", help="Folder or zip; else FAIRSSL_DATA, else the per-user folder.")
+DATA_DIR = typer.Option(
+    None, "--data-dir", parser=parse_path, help="Folder or zip; else FAIRSSL_DATA, else the per-user folder."
+)
 TARGET = typer.Option(None, "--target", help="Default: the dataset's card.")
 ATTRIBUTE = typer.Option(None, "--attr", help="Sensitive attribute. Default: the dataset's card.")
 IMAGE_SIZE = typer.Option(None, "--image-size", help="Pixels. Default: the dataset's card, at most the stored size.")

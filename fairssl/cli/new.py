@@ -10,6 +10,7 @@ from string import Template
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.types import KINDS, UserError
 
 TEMPLATED = ("method", "objective", "head", "metric", "dataset")
@@ -19,7 +20,10 @@ def new(
     kind: str = typer.Argument(..., help="method, objective, head, metric or dataset; plural too."),
     name: str = typer.Argument(..., help="What users will type: lower_snake_case."),
     into: Path = typer.Option(
-        Path("."), "--into", help="A fairssl checkout, a plugin package made by this command, or any folder."
+        Path("."),
+        "--into",
+        parser=parse_path,
+        help="A fairssl checkout, a plugin package made by this command, or any folder.",
     ),
 ) -> None:
     """Write a working plugin and its test.

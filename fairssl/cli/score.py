@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.types import Undefined, UserError
 
@@ -41,7 +42,8 @@ def score(
     _one_of("--undefined", undefined, ("propagate", "omit"))
     if bootstrap < 0:
         raise UserError(f"--bootstrap {bootstrap} is no number of replicates; 1000 is usual, 0 is none")
-    outcome = _outcome(predictions, target, score, group, groups)
+    file = predictions if predictions == "-" else str(user_path(predictions))
+    outcome = _outcome(file, target, score, group, groups)
     how: dict[str, Any] = {"pairs": pairs, "undefined": undefined}
     values = scoring.evaluate(outcome, **how)
     intervals = _bootstrap(outcome, bootstrap, how) if bootstrap else None

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.plan.estimate import format_duration
 
 
 def status(
-    runs: Path = typer.Argument(Path("runs"), help="The folder that `fairssl bench --out` writes to."),
+    runs: Path = typer.Argument(
+        Path("runs"), parser=parse_path, help="The folder that `fairssl bench --out` writes to."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
     """Cells by state, speed, time left and the last error, of everything that was started in a runs folder.
