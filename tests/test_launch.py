@@ -616,7 +616,7 @@ class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, detail: str = "") -> None:
         self.notes.append(text)
 
 

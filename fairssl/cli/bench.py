@@ -66,7 +66,10 @@ def bench(
     devices: int = typer.Option(1, "--devices", help="GPUs, or CPU processes, that train each run together."),
     num_gpus: float | None = typer.Option(None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any."),
     submit: list[str] = typer.Option(
-        [], "--submit", help="A parameter of submitit for Slurm, as timeout_min=600 or slurm_partition=gpu. Repeat it."
+        [],
+        "--submit",
+        help="A parameter of submitit for Slurm, as timeout_min=600, slurm_partition=gpu, or a list or mapping in JSON: "
+        "slurm_setup='[\"module load cuda\"]'. Repeat it.",
     ),
     checkpoint_minutes: float = typer.Option(1.0, "--checkpoint-minutes", help="At most that much work is lost."),
     checkpoint_epochs: int = typer.Option(0, "--checkpoint-epochs", help="Also after every so many epochs; 0: not."),
@@ -82,6 +85,7 @@ def bench(
     """
     from fairssl.benchmark import checked_plan, requests_of
     from fairssl.execute.options import Options
+    from fairssl.execute.submission import parse_submit
     from fairssl.plan.request import Request, parse_seeds
     from fairssl.store.runs import RunStore
 
@@ -112,7 +116,7 @@ def bench(
         devices=devices,
         pack=_pack(pack),
         num_gpus=num_gpus,
-        submit=_parameters(submit),
+        submit=parse_submit(submit),
         checkpoint_minutes=checkpoint_minutes,
         checkpoint_epochs=checkpoint_epochs,
         loggers=tuple(_names("--log", log) or ()),
@@ -195,17 +199,6 @@ def _pack(text: str) -> int | None:
     if not text.isdecimal():
         raise UserError(f"--pack {text!r}: a number of seeds, at least 1, or auto")
     return int(text)
-
-
-def _parameters(assignments: list[str]) -> dict[str, Any]:
-    """`["timeout_min=600"]` -> `{"timeout_min": 600}`."""
-    found: dict[str, Any] = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--submit {text!r} is not of the form parameter=value, as in --submit timeout_min=600")
-        found[name.strip()] = int(value) if value.strip().isdecimal() else value.strip()
-    return found
 
 
 def _print_plan(content: dict[str, Any], as_json: bool) -> None:

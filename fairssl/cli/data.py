@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.cli._paths import parse_path
+from fairssl.progress import reporter
 from fairssl.registry import did_you_mean
 from fairssl.types import Progress, UserError
 
@@ -215,19 +215,9 @@ def _size(name: str, dataset: Dataset, root: Path | None, asked: int | None) -> 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield show
+    """A `Progress` that shows on stderr."""
+    with reporter() as log:
+        yield log.stage
 
 
 def _counts(split: Split, groups: tuple[str, ...]) -> dict[str, Any]:

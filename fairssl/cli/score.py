@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.machine import user_path
+from fairssl.progress import reporter
 from fairssl.registry import did_you_mean
 from fairssl.types import Undefined, UserError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from fairssl.interfaces import Metric
     from fairssl.scoring.resampling import Interval
-    from fairssl.types import Outcome, Progress, Value
+    from fairssl.types import Outcome, Value
 
 
 def score(
@@ -160,20 +161,11 @@ def _one_of(flag: str, value: str, known: Sequence[str]) -> None:
 
 
 def _bootstrap(outcome: Outcome, n: int, how: Mapping[str, Any]) -> dict[str, Interval]:
-    """The intervals, with a progress bar on a terminal's stderr."""
-    import sys
-
+    """The intervals, with progress on stderr."""
     from fairssl import scoring
 
-    if not sys.stderr.isatty():
-        return scoring.bootstrap(outcome, n, **how)
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("bootstrap", total=n)
-        show: Progress = lambda what, done, total: bar.update(task, completed=done)  # noqa: E731
-        return scoring.bootstrap(outcome, n, progress=show, **how)
+    with reporter() as log:
+        return scoring.bootstrap(outcome, n, progress=log.stage, **how)
 
 
 # --------------------------------------------------------------------------- output

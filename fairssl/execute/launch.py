@@ -13,6 +13,7 @@ from fairssl.data.device import pick_device
 from fairssl.data.splits import SplitsCache
 from fairssl.execute.jobs import Job, check_data, jobs_of
 from fairssl.execute.local import run_here
+from fairssl.execute.loggers import reachable
 from fairssl.execute.options import Options, Settings
 from fairssl.execute.processes import run_workers
 from fairssl.execute.ray import run_ray
@@ -51,7 +52,8 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
             check_data(splits, jobs, max(options.devices, distributed.size()))  # before anything is written
             store.create()
             write_plan(plan, store)
-        settings = distributed.broadcast(options.settings(plan.roots))
+        settings = replace(options.settings(plan.roots), loggers=reachable(options.loggers, store.root, log))
+        settings = distributed.broadcast(settings)
         _execute(jobs, store, options, settings, log, stop, splits)
 
 

@@ -50,6 +50,7 @@ class WorkerProcess:
     pipe: Connection
     others: list[subprocess.Popen[bytes]]
     pack: tuple[Job, ...] = ()
+    stage: str = ""  # what it is doing with it, as it last said
     trained: float = 0.0  # share of its pack's training that is done, 0 to 1
     incomplete_since: float | None = None  # when one of the others was first seen dead
 
@@ -124,6 +125,7 @@ class WorkerPool:
                 self.on_message(pipes[pipe])  # type: ignore[index]
             for worker in self.workers:
                 self._kill_if_incomplete(worker)
+            self._report_progress()
         for worker in self.workers:
             worker.pipe.close()  # a worker ends when its pipe is closed
             worker.wait()
@@ -152,7 +154,7 @@ class WorkerPool:
             if idle is None:
                 self.queue.appendleft(pack)
                 return
-            idle.pack, idle.trained = pack, 0.0
+            idle.pack, idle.stage, idle.trained = pack, "", 0.0
             with suppress(OSError):  # it has just died; the end of its pipe will say so
                 idle.pipe.send(pack)
 
@@ -202,10 +204,12 @@ class WorkerPool:
             return
         if kind == "stage":
             what, done, total = rest
+            worker.stage = what
             worker.trained = done / total if what == "train" and total else worker.trained
-            self._report_progress(what, done, total)
+            if len(self.workers) == 1:
+                self.log.stage(what, done, total)
         elif kind == "note":
-            self.log.note(rest[0])
+            self.log.note(*rest)
         elif kind == "run":
             runs = (run for job in worker.pack for run in job.runs)
             self.recorded.add(rest[0].key)
@@ -233,15 +237,16 @@ class WorkerPool:
         self.finished += len(worker.pack) - len(left)
         self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in left})
         worker.pack = ()
-        self._report_progress("", 0, 0)
 
-    def _report_progress(self, what: str, done: int, total: int) -> None:
+    def _report_progress(self) -> None:
+        """Tell how many workers are at which stage. One alone also reports its stage, which has the share it has trained."""
         busy = [worker for worker in self.workers if worker.pack]
-        names = f"{len(busy)} workers, {self.finished} of {self.n_jobs} pretrainings done"
-        trained = sum(worker.trained * len(worker.pack) for worker in busy)
-        self.log.overall(names, self.finished + trained, self.n_jobs)
-        if len(self.workers) == 1 and what:
-            self.log.stage(what, done, total)
+        stages = Counter(worker.stage or "starting" for worker in busy)
+        at_work = ", ".join(f"{n} {stage}" for stage, n in sorted(stages.items()))
+        workers = f"{len(busy)} worker{'s' * (len(busy) != 1)} ({at_work})" if busy else "0 workers"
+        trained = sum(worker.trained * len(worker.pack) for worker in busy) if len(self.workers) > 1 else 0.0
+        what = f"{workers}, {self.finished} of {self.n_jobs} pretrainings done"
+        self.log.overall(what, self.finished + trained, self.n_jobs)
 
     def shut_down(self, worker: WorkerProcess) -> int | None:
         """End a worker and free its devices; the exit code of the process that ended first, as far as can be told, or
@@ -311,15 +316,15 @@ class PipeReporter:
 
     def stage(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != self._what or now - self._sent_at > 0.3:
+        if what != self._what or done == total or now - self._sent_at > 0.3:
             self._what, self._sent_at = what, now
             self.send("stage", what, done, total)
 
     def overall(self, what: str, done: float, total: int) -> None:
         pass
 
-    def note(self, text: str) -> None:
-        self.send("note", text)
+    def note(self, text: str, detail: str = "") -> None:
+        self.send("note", text, detail)
 
     def done(self, run: Run, record: Record) -> None:
         self.send("run", record)
