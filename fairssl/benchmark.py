@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairssl.machine import user_path
 from fairssl.plan.request import Request, load_grid
-from fairssl.plan.resolve import Plan, resolve_all
+from fairssl.plan.resolve import Plan, Run, resolve_all
 from fairssl.progress import reporter
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
@@ -51,13 +51,30 @@ class Tables(Sequence[Any]):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A run that failed or diverged, why in one line, and the file that has the whole error."""
+
+    name: str
+    state: str
+    reason: str
+    record: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.state}: {self.reason} (see {self.record})"
+
+
+@dataclass(frozen=True)
 class Result:
-    """What a grid came to. `n_failed`: runs that failed or diverged."""
+    """What a grid came to. `failures`: its runs that failed or diverged."""
 
     plan: Plan
     store: RunStore
     table: Tables
-    n_failed: int
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def n_failed(self) -> int:
+        return len(self.failures)
 
     def records(self) -> list[Record]:
         """The record of every run of the grid, in its order."""
@@ -187,11 +204,43 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
 
 
 def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:
-    """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does."""
+    """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does.
+
+    Runs that failed or diverged, now or in an earlier call, are named at the end with the way out.
+    """
     from fairssl.execute.launch import launch
 
     launch(plan, store, options, log, stop)
-    return result_of(plan, store)
+    result = result_of(plan, store)
+    report_failures(result.failures, log)
+    return result
+
+
+MOST_FAILURES = 10  # named one by one
+
+
+def failures_of(runs: Iterable[Run], store: RunStore) -> list[Failure]:
+    """Those of the runs that have a record and did not end well."""
+    found = []
+    for run in runs:
+        record = store.read_record(run.spec.key)
+        if record is not None and record.state != "ok":
+            path = store.result_dir(record.key) / "record.json"
+            found.append(Failure(run.name, record.state, record.reason, path))
+    return found
+
+
+def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
+    """Name the runs that failed or diverged, and say how to run them again."""
+    if not failures:
+        return
+    for failure in failures[:MOST_FAILURES]:
+        log.note(str(failure))
+    more = f" ({len(failures) - MOST_FAILURES} more than are named here)" if len(failures) > MOST_FAILURES else ""
+    log.note(
+        f"{len(failures)} run{'s' * (len(failures) != 1)} failed or diverged{more}; the same command with "
+        "--retry-failed (in Python: retry_failed=True) runs them again"
+    )
 
 
 def result_of(plan: Plan, store: RunStore) -> Result:
@@ -200,17 +249,19 @@ def result_of(plan: Plan, store: RunStore) -> Result:
     from fairssl.board.rows import Board
     from fairssl.store.files import whole_file
 
-    board, n_failed = Board(order=list(dict.fromkeys(run.label for run in plan.runs))), 0
+    board = Board(order=list(dict.fromkeys(run.label for run in plan.runs)))
+    failures: list[Failure] = []
     for run in plan.runs:
         record = store.read_record(run.spec.key)
         if record is None:
             raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
-        n_failed += record.state != "ok"
+        if record.state != "ok":
+            failures += failures_of([run], store)
         board.add(record, run.label)
     tables = tuple(board.tables())
     with whole_file(store.root / "table.md") as file:
         file.write(to_markdown(*tables).encode())
-    return Result(plan, store, Tables(tables), n_failed)
+    return Result(plan, store, Tables(tables), tuple(failures))
 
 
 def _names(value: Names) -> Sequence[str] | None:

@@ -157,7 +157,7 @@ def _under_torchrun(options: Options, store: RunStore, alone: bool) -> Iterator[
 
 def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result:
     """The plan, done; a stop or a lost device ends the command with the code that says so."""
-    from fairssl.benchmark import run_plan
+    from fairssl.benchmark import failures_of, report_failures, run_plan
     from fairssl.execute.signals import GracefulStop
     from fairssl.execute.worker import WorkerBroken
     from fairssl.train.trainer import Stopped
@@ -170,6 +170,7 @@ def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result
         raise typer.Exit(stop.exit_code) from error
     except WorkerBroken as error:
         without = " without --retry-failed" if options.retry_failed else ""
+        report_failures(failures_of(plan.runs, store), log)
         print(f"fairssl: {error}; the same command{without} goes on with the rest", file=sys.stderr)
         raise typer.Exit(1) from error
 

@@ -48,6 +48,8 @@ def status(
         typer.echo(f"Time left: {format_duration(found.seconds_left)}{without}")
     if found.runs["planned"] and not found.running:
         typer.echo("Nothing is at work; the bench command of this folder goes on with it")
-    if found.last_error:
-        lines = found.last_error["error"].strip().splitlines() or [""]
-        typer.echo(f"Last error: {found.last_error['name']}: {lines[-1]}")
+    last = found.last_error
+    if last:
+        typer.echo(f"Last error: {last['name']} {last['state']}: {last['reason']}")
+        typer.echo(f"  in full in {last['record']}")
+        typer.echo("Its bench command with --retry-failed runs what failed or diverged again")
