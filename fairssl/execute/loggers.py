@@ -249,6 +249,7 @@ def connect(name: str, folder: Path) -> None:
 
 
 def _warn(log: Reporter, name: str, reason: str) -> None:
+    reason = reason if len(reason) <= 200 else reason[:197] + "..."
     log.note(f"warning: --log {name} is given up, training goes on without it", reason)
 
 
