@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairssl.machine import user_path
 from fairssl.plan.request import Request, load_grid
 from fairssl.plan.resolve import Plan, Run, resolve_all
+from fairssl.process_state import preserved_process
 from fairssl.progress import reporter
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
@@ -142,7 +143,8 @@ def bench(
     (a number N for seeds 0 to N - 1, or the seeds). `settings` is what `--set` sets: {"adversary.weight": 0.5}. `options`
     are the fields of `fairssl.execute.options.Options`: device, workers, executor, pack, devices, retry_failed and so on.
     Runs and `table.md` go into the folder `out`. Progress is shown on a terminal and in a notebook. Ctrl-C raises
-    KeyboardInterrupt and leaves checkpoints, so that the same call goes on. Errors: `UserError`, in one line.
+    KeyboardInterrupt and leaves checkpoints, so that the same call goes on. Generators, torch's settings, signal handlers
+    and the environment are afterwards what they were. Errors: `UserError`, in one line.
     """
     from fairssl.execute.options import Options
     from fairssl.execute.signals import GracefulStop
@@ -166,7 +168,7 @@ def bench(
         data_dir=None if data_dir is None else Path(data_dir),
     )
     stop = GracefulStop()
-    with reporter() as log:
+    with preserved_process(), reporter() as log:
         try:
             how, store = Options(**options), RunStore(user_path(out))
             return run_plan(checked_plan(requests_of(request, grid), how, log), how, store, log, stop)

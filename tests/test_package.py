@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module or package imports only those before it, and itself
-    "types", "machine", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec", "data", "train",
-    "scoring", "evaluate", "store", "plan", "pipeline", "progress", "execute", "board", "benchmark", "testing",
+    "types", "machine", "process_state", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec",
+    "data", "train", "scoring", "evaluate", "store", "plan", "pipeline", "progress", "execute", "board", "benchmark", "testing",
 )
 # fmt: on
 

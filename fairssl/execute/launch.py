@@ -25,6 +25,7 @@ from fairssl.execute.worker import WorkerBroken, follow
 from fairssl.machine import n_cores
 from fairssl.plan.resolve import Plan
 from fairssl.plan.status import survey, write_plan
+from fairssl.process_state import preserved_torch
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
 from fairssl.types import UserError
@@ -46,7 +47,7 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         return
     if distributed.size() == 1:
         options = with_workers(options, plan)
-    with stop.listening():
+    with stop.listening(), preserved_torch():
         with followers_released():
             splits = SplitsCache(plan.roots, log.stage)
             check_data(splits, jobs, max(options.devices, distributed.size()))  # before anything is written
