@@ -107,7 +107,8 @@ class Result:
         return pd.DataFrame(rows)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row per method and metric: mean, sample sd, how many seeds, and why it is undefined if so. Fractions."""
+        """A row per method and metric: mean, sample sd, interval, how many seeds, why it is undefined if so, and the other
+        columns of `table.csv`. Fractions."""
         import pandas as pd
 
         from fairssl.board.json import to_long_rows
@@ -133,6 +134,8 @@ def bench(
     pretrain_dataset: str | None = None,
     pretrain_target: str | None = None,
     pretrain_attribute: str | None = None,
+    equal_views: bool | None = None,
+    pairs: str | None = None,
     data_dir: Path | str | None = None,
     out: Path | str = "runs",
     **options: Any,
@@ -165,7 +168,9 @@ def bench(
         pretrain_dataset=pretrain_dataset,
         pretrain_target=pretrain_target,
         pretrain_attribute=pretrain_attribute,
-        data_dir=None if data_dir is None else Path(data_dir),
+        equal_views=equal_views,
+        pairs=pairs,
+        data_dir=data_dir,
     )
     stop = GracefulStop()
     with preserved_process(), reporter() as log:
@@ -180,9 +185,7 @@ def bench(
 
 def requests_of(request: Request, grid: str | Path | None = None) -> list[Request]:
     """The request, or those of a grid file with everything that the request says in place of what the file says."""
-    if grid is None:
-        return [request]
-    return [found.overridden_by(request) for found in load_grid(str(user_path(grid)))]
+    return [request] if grid is None else [found.overridden_by(request) for found in load_grid(str(grid))]
 
 
 def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, allow_absent: bool = False) -> Plan:
@@ -210,10 +213,13 @@ def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop:
 
     Runs that failed or diverged, now or in an earlier call, are named at the end with the way out.
     """
+    from fairssl import kinds
     from fairssl.execute.launch import launch
 
+    for cause in kinds.metrics.broken().values():
+        log.note(f"left out of the results: {cause}")
     launch(plan, store, options, log, stop)
-    result = result_of(plan, store)
+    result = result_of(plan, store, log)
     report_failures(result.failures, log)
     return result
 
@@ -223,13 +229,12 @@ MOST_FAILURES = 10  # named one by one
 
 def failures_of(runs: Iterable[Run], store: RunStore) -> list[Failure]:
     """Those of the runs that have a record and did not end well."""
-    found = []
-    for run in runs:
-        record = store.read_record(run.spec.key)
-        if record is not None and record.state != "ok":
-            path = store.result_dir(record.key) / "record.json"
-            found.append(Failure(run.name, record.state, record.reason, path))
-    return found
+    records = ((run, store.read_record(run.spec.key)) for run in runs)
+    return [_failure(run, record, store) for run, record in records if record is not None and record.state != "ok"]
+
+
+def _failure(run: Run, record: Record, store: RunStore) -> Failure:
+    return Failure(run.name, record.state, record.reason, store.result_dir(record.key) / "record.json")
 
 
 def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
@@ -245,21 +250,39 @@ def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
     )
 
 
-def result_of(plan: Plan, store: RunStore) -> Result:
-    """The tables of a plan whose runs have all ended; writes `table.md`."""
+def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
+    """The tables of a plan whose runs have all ended; writes `table.md`. Says which runs another source code has made.
+
+    A metric that is newer than a record is computed from the run's predictions.
+    """
+    from fairssl import scoring
     from fairssl.board.markdown import to_markdown
+    from fairssl.board.recompute import brought_up_to_date, outdated
     from fairssl.board.rows import Board
+    from fairssl.provenance import changed
     from fairssl.store.files import whole_file
 
-    board = Board(order=list(dict.fromkeys(run.label for run in plan.runs)))
+    made_otherwise: dict[tuple[str, ...], int] = {}
+    metrics = scoring.columns()
+    board = Board(order=list(dict.fromkeys(run.label for run in plan.runs)), root=str(store.root))
     failures: list[Failure] = []
     for run in plan.runs:
         record = store.read_record(run.spec.key)
         if record is None:
             raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
         if record.state != "ok":
-            failures += failures_of([run], store)
+            failures.append(_failure(run, record, store))
+        names = tuple(changed(record.sources, run.spec))
+        made_otherwise[names] = made_otherwise.get(names, 0) + 1
+        if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
+            record = brought_up_to_date(record, kept, metrics)
         board.add(record, run.label)
+    for names, n in sorted(made_otherwise.items()):
+        if names:
+            log.note(
+                f"{n} of {len(plan.runs)} results were made by other source code of {', '.join(names)}, with the same "
+                "version; --force makes them anew, or raise the version where results change"
+            )
     tables = tuple(board.tables())
     with whole_file(store.root / "table.md") as file:
         file.write(to_markdown(*tables).encode())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
@@ -10,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairssl.distributed import gather_with_grad as gather_with_grad
-from fairssl.distributed import sharded as sharded
+from fairssl import distributed
 from fairssl.types import Batch, Terms
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
@@ -30,14 +31,42 @@ def mlp(*widths: int, batch_norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def full_precision(x: Tensor) -> torch.autocast:
-    """A context on `x`'s device in which a matrix product keeps its operands' precision under mixed precision."""
-    return torch.autocast(x.device.type, enabled=False)
-
-
 def at_least_float32(x: Tensor) -> Tensor:
     """`x` in float32, or unchanged where it is float64."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+class _NetworkPrecision(threading.local):
+    bf16 = False
+
+
+_network_precision = _NetworkPrecision()
+
+
+@contextmanager
+def networks_in_bf16(enabled: bool) -> Iterator[None]:
+    """Within it `in_network_precision`, and so `sharded`, run networks in bfloat16 if `enabled`; the training loop's."""
+    before, _network_precision.bf16 = _network_precision.bf16, enabled
+    try:
+        yield
+    finally:
+        _network_precision.bf16 = before
+
+
+def in_network_precision(device: torch.device) -> torch.autocast:
+    """A context in which networks run in the precision that the loop has set for them."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=_network_precision.bf16)
+
+
+def sharded(network: nn.Module, x: Tensor) -> Tensor:
+    """`network(x)` for what is heavy and works row by row, as a second encoder or a decoder: (n, ...) -> (n, ...), float32.
+
+    The network runs in the loop's precision, float32 or bfloat16, as the encoder does. Where several processes train a run
+    together each runs its share of the rows, and all get the whole result; batch statistics are those of all rows. The
+    network's parameters must not be used in any other way in the same step.
+    """
+    with in_network_precision(x.device):
+        return at_least_float32(distributed.sharded(network, x))
 
 
 def normalize(x: Tensor) -> Tensor:
@@ -62,27 +91,24 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
     """
     z = normalize(torch.cat(list(views)))
     n = len(z) // 2
-    with full_precision(z):
-        similarity = z @ z.T / temperature
-        excluded = torch.eye(2 * n, dtype=torch.bool, device=z.device)
-        if group is not None:
-            group = group.repeat(2)
-            excluded = excluded | (group[:, None] != group[None, :])
-        denominator = similarity.masked_fill(excluded, -torch.inf).logsumexp(1)
-        positive = similarity.diagonal(n).repeat(2)  # (i, i + n), and by symmetry (i + n, i)
-        return (denominator - positive).mean()
+    similarity = z @ z.T / temperature
+    excluded = torch.eye(2 * n, dtype=torch.bool, device=z.device)
+    if group is not None:
+        group = group.repeat(2)
+        excluded = excluded | (group[:, None] != group[None, :])
+    denominator = similarity.masked_fill(excluded, -torch.inf).logsumexp(1)
+    positive = similarity.diagonal(n).repeat(2)  # (i, i + n), and by symmetry (i + n, i)
+    return (denominator - positive).mean()
 
 
 class LinearClassifier(nn.Linear):
-    """(B, F) features -> (B,) logits of y = 1, in float32 also under mixed precision (float64 stays)."""
+    """(B, F) features -> (B,) logits of y = 1."""
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__(feature_dim, 1)
 
     def forward(self, f: Tensor) -> Tensor:
-        f = at_least_float32(f)
-        with full_precision(f):
-            return super().forward(f).squeeze(1)
+        return super().forward(f).squeeze(1)
 
 
 def classification(batch: Batch) -> Terms:
@@ -109,12 +135,6 @@ def group_gap(value: Tensor, group: Tensor, n_groups: int, among: Tensor | None 
     present = count > 0
     gaps = torch.where(present[1:] & present[:-1], (mean[1:] - mean[:-1]).abs(), 0.0)
     return gaps.mean(), (~present).sum()
-
-
-def log_probabilities(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """(B, F) in float32 -> (B, G) log-softmax of what `network` gives, in full precision under mixed precision too."""
-    with full_precision(x):
-        return network(x).log_softmax(1)
 
 
 def log_likelihood(log_p: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:

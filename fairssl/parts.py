@@ -20,6 +20,7 @@ class HeadConfig(PluginConfig):
     """A head's parameters. `weight` multiplies its primal terms; 0 drops the head altogether."""
 
     weight: float = Field(1.0, ge=0)
+    """Multiplies the head's primal terms; 0 drops the head."""
 
 
 class Part(nn.Module):

@@ -6,30 +6,25 @@ functions in the same order; what they add is sharing a pretraining between runs
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy
-import timm
 import torch
-import torchvision
 
-import fairssl
-from fairssl import kinds
+from fairssl import kinds, scoring
 from fairssl.data.device import device_name, pick_device
-from fairssl.data.files import data_root
+from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
-from fairssl.evaluate.judge import Evaluation, evaluate
+from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
 from fairssl.process_state import preserved_process, preserved_torch
+from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
-from fairssl.store.record import Measured, Predictions, Record
+from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
 from fairssl.train.rng import preserved
-from fairssl.train.trainer import build_trainer
+from fairssl.train.trainer import Trainer, build_trainer
 from fairssl.types import Progress, Splits, Undefined, silent
 
 
@@ -49,23 +44,28 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
         features = embed_splits(trainer.model, judged_on.splits, progress)
         found = evaluate(spec, trainer.model, features, judged_on)
         timings = {"train_seconds": trainer.seconds, "evaluate_seconds": time.perf_counter() - started}
-        return ok_record(spec, found, judged_on, where, timings)
+        return ok_record(spec, found, trainer, judged_on, where, timings)
 
 
 def _load(spec: RunSpec, data: DataSpec, data_dir: Path | str | None, progress: Progress) -> RunData:
-    card = kinds.datasets.get(data.dataset).card
-    root = None if card.embedded else data_root(None if data_dir is None else Path(data_dir), data.dataset)
+    root = root_of(kinds.datasets.build(data.dataset, data.params), data_dir)
     return run_data(load_splits(data, root, progress), data.attribute, spec.annotated, spec.seed)
 
 
 def predictions_of(found: Evaluation, splits: Splits) -> Predictions:
     """What the run predicts for each test image."""
     outcome = found.outcome
-    return Predictions(splits.test.ids, outcome.score, outcome.target, outcome.group)
+    ids = [splits.test.ids[row] for row in found.known]
+    return Predictions(ids, outcome.score, outcome.target, outcome.group)
 
 
 def ok_record(
-    spec: RunSpec, found: Evaluation, data: RunData, device: torch.device, timings: Mapping[str, float]
+    spec: RunSpec,
+    found: Evaluation,
+    trainer: Trainer,
+    data: RunData,
+    device: torch.device,
+    timings: Mapping[str, float],
 ) -> Record:
     """The record of a run that ended well."""
     outcome = found.outcome
@@ -77,36 +77,39 @@ def ok_record(
         for target in (0, 1)
     }
     return Record(
-        **_frame(spec, data, device),
+        **_frame(spec, data, device, {**trainer.facts(), **_of_test(found, data)}),
         **_values(found.test),
         state="ok",
         cells=cells,
         validation=Measured(**_values(found.val)),
         leakage=dict(found.leakage),
-        intervals=_plain(found.intervals),
-        noise_floor=_plain(found.noise_floor),
-        metric_versions={one.symbol: one.version for one in _metrics()},
+        intervals=resampled_json(found.intervals),
+        noise_floor=resampled_json(found.noise_floor),
         timings=dict(timings),
     )
 
 
-def ended_badly(spec: RunSpec, state: Any, error: str, data: RunData, device: torch.device) -> Record:
+def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
+    """How many test images are left out, and the class that all predictions are of, if they are of one."""
+    only = scoring.one_class(found.outcome)
+    unknown = {"n_unknown": len(data.splits.test) - len(found.known)}
+    return unknown if only is None else {**unknown, "one_class": only}
+
+
+def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:
     """The record of a run that failed or diverged, with its error."""
-    return Record(**_frame(spec, data, device), state=state, error=error)
+    return Record(**_frame(spec, data, device, {}), state=state, error=error)
 
 
-def _metrics() -> list[Any]:
-    return [kinds.metrics.get(name) for name in kinds.metrics.where()]
+def lost_record(spec: RunSpec, error: str) -> Record:
+    """The record of a run whose process was lost."""
+    spec_, columns = spec.model_dump(mode="json"), all_columns()
+    return Record(spec=spec_, key=spec.key, state="failed", error=error, columns=columns, sources=sources(spec))
 
 
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Intervals or floors as JSON: None where no replicate had a value."""
-
-    def value(one: Any, name: str) -> Any:
-        found = getattr(one, name)
-        return None if isinstance(found, Undefined) else found
-
-    return {symbol: {f.name: value(one, f.name) for f in fields(one)} for symbol, one in found.items()}
+def all_columns() -> dict[str, ColumnFacts]:
+    """Symbol -> what a table must know of it, for every installed metric."""
+    return {one.symbol: ColumnFacts.of(one) for one in scoring.columns()}
 
 
 def _values(values: Any) -> dict[str, Any]:
@@ -117,40 +120,33 @@ def _values(values: Any) -> dict[str, Any]:
     }
 
 
-def _frame(spec: RunSpec, data: RunData, device: torch.device) -> dict[str, Any]:
+def _frame(spec: RunSpec, data: RunData, device: torch.device, of_training: Mapping[str, Any]) -> dict[str, Any]:
     """What every record has, however it ended."""
     return {
         "spec": spec.model_dump(mode="json"),
         "key": spec.key,
-        "facts": facts(spec, data),
+        "facts": {**facts(spec, data), **of_training},
         "notes": list(data.splits.notes),
-        "env": environment(device),
+        "env": environment(device_name(device), torch.get_num_threads()),
+        "sources": sources(spec),
+        "columns": all_columns(),
     }
 
 
 def facts(spec: RunSpec, data: RunData) -> dict[str, Any]:
-    """What a table's heading needs and the spec does not hold."""
-    card = kinds.datasets.get(spec.data.dataset).card
+    """What a table tells of the data, and the spec does not hold; see `Record`."""
     splits = data.splits
+    annotated = {} if spec.annotated is None else {"n_annotated": len(data.annotated)}
     return {
         "groups": list(splits.groups),
-        "positive": card.positive.get(spec.data.target, spec.data.target),
+        "ordered": splits.ordered,
+        "pairs": pairs_of(spec, splits) if len(splits.groups) > 2 else None,
+        "positive": splits.positive,
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_test": len(splits.test),
-        "n_annotated": len(data.annotated),
-    }
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """Versions and hardware, for the record; no part of a key."""
-    return {
-        "fairssl": fairssl.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "timm": timm.__version__,
-        "numpy": numpy.__version__,
-        "device": device_name(device),
-        "threads": str(torch.get_num_threads()),
+        **annotated,
+        "departures": list(splits.departures),
+        "split_hash": data.split_hash,
+        "annotated_hash": data.annotated_hash,
     }

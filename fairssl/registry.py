@@ -18,10 +18,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fairssl.types import UserError
+from fairssl.types import KINDS, UserError
 
 T = TypeVar("T")
 GROUP = "fairssl.plugins"
+INTERFACE = 1  # what `fairssl.api` promises; its docstring says when it is raised
+OLDEST_INTERFACE = 1  # packages written for this one still work
+DECLARATION = "FAIRSSL_INTERFACE"  # where a package's __init__.py says which one it was written for
 
 
 class UnknownName(UserError):
@@ -41,10 +44,11 @@ class Location:
     path: Path
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'? known: a, b, c` for error messages."""
+def did_you_mean(name: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """`; did you mean 'x'? known: a, b, c` for error messages. `synonyms`: another word -> the known name that it means."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    meant = (synonyms or {}).get(name.casefold())
+    close = [meant] if meant in names else difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     return f"{hint or ';'} known: {', '.join(names) or 'none'}"
 
@@ -74,17 +78,75 @@ def packages() -> tuple[Package, ...]:
             fault = _cause(error)
         if not folders:
             fault = fault or f"no import package {point.value!r} is found"
+        elif (fault := _refusal(folders[0] / "__init__.py")) is not None:
+            folders = ()
         found[name, point.value] = Package(name, point.value, folders, fault)
     return tuple(package for _, package in sorted(found.items()))
 
 
-def broken_hint() -> str:
-    """`; package x is broken: ...` for messages about a name that nobody has; empty if all packages are well."""
-    return "".join(f"; plugin package {p.name} is broken: {p.fault}" for p in packages() if p.fault)
+def _refusal(init: Path) -> str | None:
+    """Why a package cannot be used with this fairssl, by what its __init__.py declares; None if nothing speaks against it."""
+    if not init.exists():
+        return None
+    try:
+        tree = _parsed(init)
+    except (SyntaxError, ValueError, OSError) as error:
+        return _cause(error)
+    for node in tree.body:
+        names = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if not any(isinstance(name, ast.Name) and name.id == DECLARATION for name in names):
+            continue
+        wanted = getattr(getattr(node, "value", None), "value", None)
+        if type(wanted) is not int:
+            return f"{DECLARATION} must be a whole number written out, as {DECLARATION} = {INTERFACE} ({init})"
+        if wanted > INTERFACE:
+            return f"it needs plugin interface {wanted} and this fairssl has {INTERFACE}: pip install -U fairssl"
+        if wanted < OLDEST_INTERFACE:
+            return (
+                f"it was written for plugin interface {wanted} and this fairssl serves {OLDEST_INTERFACE} to {INTERFACE}: "
+                "upgrade the package, or install an older fairssl"
+            )
+    return None
+
+
+def absence_hint() -> str:
+    """`; plugin package x is broken: ...`, for messages about a name that nobody has; empty if there is nothing to say."""
+    broken = [f"plugin package {p.name} is broken: {p.fault}" for p in packages() if p.fault]
+    return "".join(f"; {reason}" for reason in [*broken, unseen_plugins()] if reason)
+
+
+def is_checkout(folder: Path) -> bool:
+    """Whether a folder has the plugins of a fairssl checkout: `plugins/` with a folder for each kind."""
+    return all((folder / "plugins" / kind).is_dir() for kind in KINDS)
+
+
+def unseen_plugins(checkout: Path = Path(".")) -> str:
+    """One sentence, if this fairssl does not read the `plugins/` of the checkout in `checkout`: where it looks, and the way
+    out. Empty if it reads them, or if there is no checkout.
+
+    Nothing is imported from the current folder: what may run is what was installed.
+    """
+    if not is_checkout(checkout):
+        return ""
+    folder = (checkout / "plugins").resolve()
+    folders = [one.resolve() for package in packages() for one in package.folders]
+    if folder in folders:
+        return ""
+    own = next((str(p.folders[0]) for p in packages() if p.name == "fairssl" and p.folders), "nowhere")
+    return (
+        f"{folder} is not read: this fairssl is a copy with its plugins in {own}; "
+        f"to have it read yours: pip install -e {checkout.resolve()}"
+    )
 
 
 def _cause(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 class Registry(Generic[T]):
@@ -122,7 +184,7 @@ class Registry(Generic[T]):
         package, _, short = name.rpartition(":")
         places = [p for p in self.offers().get(short, []) if not package or p.package == package]
         if not places:
-            raise UnknownName(f"unknown {self.one} {name!r}{did_you_mean(name, self.where())}{broken_hint()}")
+            raise UnknownName(f"unknown {self.one} {name!r}{did_you_mean(name, self.where())}{absence_hint()}")
         if len(places) > 1:
             ways = " or ".join(f"{p.package}:{short}" for p in places)
             owners = " and ".join(f"{p.package} ({p.module})" for p in places)
@@ -141,10 +203,33 @@ class Registry(Generic[T]):
         if place.module not in self._loaded:
             try:
                 module = importlib.import_module(place.module)
-            except Exception as error:  # a plugin author's file may fail in any way; the cause is passed on
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # a plugin author's file may fail in any way; the cause is passed on
                 raise BrokenPlugin(f"{self.one} {name!r} does not import: {_cause(error)} ({place.path})") from error
             self._loaded[place.module] = self._pick(module, place.path.stem)
         return self._loaded[place.module]
+
+    def working(self) -> dict[str, T]:
+        """name -> plugin of all that import, by name; somebody's broken file stands in nobody else's way. See `broken`."""
+        found = {}
+        for name in self.where():
+            try:
+                found[name] = self.get(name)
+            except BrokenPlugin:
+                continue
+        return found
+
+    def broken(self) -> dict[str, str]:
+        """name -> cause of all that do not import."""
+        causes = {}
+        for name in self.where():
+            try:
+                self.get(name)
+            except BrokenPlugin as error:
+                causes[name] = _line(error)
+        return causes
 
     def build(self, name: str, params: Mapping[str, Any], **runtime: Any) -> Any:
         """The plugin's object made from its validated config. Unknown key: the known ones are named."""

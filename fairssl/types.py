@@ -39,6 +39,22 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def printable(text: str) -> str:
+    r"""`text` as it can be printed and written: bytes of a file name that are no UTF-8, and control characters, escaped.
+
+    >>> print(printable(os.fsdecode(b"caf\xe9.jpg")))
+    caf\xe9.jpg
+    """
+    if text.isprintable():  # nearly always
+        return text
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        data = text.encode("utf-8", "backslashreplace")
+    shown = data.decode("utf-8", "backslashreplace")
+    return "".join(c if c >= " " and not "\x7f" <= c <= "\x9f" else f"\\x{ord(c):02x}" for c in shown)
+
+
 # --------------------------------------------------------------------------- data
 
 
@@ -46,14 +62,19 @@ def first_line(error: BaseException) -> str:
 class Split:
     """One split of a dataset.
 
-    `images` uint8 (N, C, H, W); `target` int64 (N,) in 0..K-1; `group` int64 (N,) in 0..G-1, -1 unknown;
-    `ids` N short strings that name each example for ever, wherever the data lies.
+    `images` uint8 (N, C, H, W), which may be memory-mapped: a slice costs nothing, `images[rows]` with an array of
+    positions copies these images into memory. `target` int64 (N,) of 0 and 1, known for every image. `group` int64 (N,) in
+    0..G-1, or -1 where it is unknown, which is allowed in every split: such an image is trained on like any other, is never
+    annotated, and takes no part in what is said of groups. `ids` N different short strings that name each example for
+    ever, wherever the data lies. `attributes`: codes int64 (N,) of further attributes of the card, by name, -1 where
+    unknown; a dataset that gives them lets attributes be combined, as in `--attr male+young`.
     """
 
     images: np.ndarray
     target: np.ndarray
     group: np.ndarray
     ids: Sequence[str]
+    attributes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -61,13 +82,19 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """Train, validation and test of one (dataset, target, attribute), disjoint; plus what a reader should know."""
+    """Train, validation and test of one (dataset, target, attribute), disjoint; plus what a reader should know.
+
+    `departures` and `notes` are one line each, said once per bench and kept in the record.
+    """
 
     train: Split
     val: Split
     test: Split
     groups: tuple[str, ...]  # label of each group code, in order
-    notes: tuple[str, ...] = ()  # said once per bench and kept in the record: skipped names, infeasible counts, ...
+    notes: tuple[str, ...] = ()  # what is only information: skipped names, counts, ...
+    departures: tuple[str, ...] = ()  # from the dataset's own protocol: what every table's caption must say
+    positive: str = ""  # what y = 1 means; filled in from the card by `load_splits`
+    ordered: bool = False  # whether the groups are in an order; filled in from the card by `load_splits`
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,11 @@ class Card:
     embedded: bool = False  # needs no files
     obtain: str = ""  # what to download, from where, and where to put it
     train_depends_on: frozenset[str] = frozenset()  # of "target", "attribute": what moves the training split
+    ordered: frozenset[str] = frozenset()  # attributes whose groups have an order, as ages have; the others are nominal
+    # What else people call a target or an attribute -> its name here; for messages.
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    # "target" or "attribute" -> a label of the data that cannot be one -> why, and the way out; for messages.
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def test_a_parameter_with_its_type_default_range_meaning_and_spelling(capsys):
         "type": "float",
         "default": 25.0,
         "range": ">= 0",
-        "about": "lambda",
+        "about": "Lambda in the paper.",
     }
     _, text, _ = call(capsys, "show", "head", "adversary")
     assert "adversary.weight (alias alpha) = 1.0" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,10 @@ from reference.plugin_package import OBJECTIVE, known, write_package
 
 from fairssl import kinds, testing
 from fairssl.cli import run
-from fairssl.cli.new import TEMPLATED
+from fairssl.cli.new import plugin_and_test
 from fairssl.types import KINDS
+
+TEMPLATED = tuple(kind.removesuffix("s") for kind in KINDS)
 
 
 def call(capsys, *args):
@@ -58,27 +59,6 @@ def test_a_new_package_passes_its_checks_at_once(tmp_path, capsys, kind):
     assert sum(found.state == "pass" for found in results) >= 7
 
 
-def test_the_tests_that_it_writes_pass(tmp_path, capsys):
-    """All five in one package, their tests run by pytest with warnings as errors, as ours are."""
-    assert call(capsys, "new", "head", "my_head", "--into", str(tmp_path))[0] == 0
-    project = tmp_path / "fairssl-my-head"
-    for kind in TEMPLATED:
-        if kind != "head":
-            assert call(capsys, "new", kind, f"my_{kind}", "--into", str(project))[0] == 0
-    installed(project)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "tests"],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "13 passed" in done.stdout
-
-
 def test_what_it_writes_has_our_own_style(tmp_path, capsys):
     for kind in TEMPLATED:
         for name in (f"a_rather_long_name_of_a_{kind}", f"my_{kind}"):
@@ -101,50 +81,24 @@ def test_in_a_checkout_it_writes_the_plugin_and_its_test(tmp_path, capsys, monke
     assert "fairssl check objective my_own" in out
 
 
-@pytest.mark.slow
-def test_pip_installs_a_new_package_and_fairssl_knows_it(tmp_path, capsys):
-    pytest.importorskip("setuptools")
-    call(capsys, "new", "metric", "my_own", "--into", str(tmp_path))
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--quiet"]
-    target = tmp_path / "site"
-    done = subprocess.run(
-        [*pip, "--target", target, tmp_path / "fairssl-my-own"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"pip cannot build here: {done.stderr.splitlines()[-1] if done.stderr else ''}")
-    listed = subprocess.run(
-        [sys.executable, "-m", "fairssl", "list", "metrics", "--json"],
-        env={**os.environ, "PYTHONPATH": str(target)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "my_own" in {row["name"] for row in json.loads(listed.stdout)}
-
-
 # --------------------------------------------------------------------------- what it refuses
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "reason"),
     [
-        ("head", "adversary", "there is a head 'adversary' already"),
-        ("head", "simclr", "there is a method 'simclr' already"),
-        ("objective", "sofclr", "there is a method 'sofclr' already"),
-        ("metric", "acc", "there is a metric 'acc' already"),
-        ("dataset", "celeba", "there is a dataset 'celeba' already"),
+        ("head", "adversary", "head 'adversary' exists already"),
+        ("head", "simclr", "method 'simclr' exists already"),
+        ("objective", "sofclr", "method 'sofclr' exists already"),
+        ("metric", "acc", "metric 'acc' exists already"),
+        ("dataset", "celeba", "dataset 'celeba' exists already"),
         ("head", "train", "--set calls a part of the core so"),
         ("head", "class", "cannot name a plugin"),
         ("head", "My-Head", "cannot name a plugin"),
         ("head", "../up", "cannot name a plugin"),
         ("head", "9lives", "cannot name a plugin"),
         ("head", "", "cannot name a plugin"),
-        ("encoder", "my_own", "no template for an encoder"),
+        ("encoder", "timm", "encoder 'timm' exists already"),
         ("heat", "my_own", "did you mean 'heads'"),
     ],
 )
@@ -214,3 +168,53 @@ def test_check_of_an_unknown_name_and_of_a_composition(capsys):
     assert code == 2 and "did you mean 'adversary'" in err
     code, out, _ = call(capsys, "check", "method", "simclr+ccl:0.3+adversary:0.1")
     assert code == 0 and "skip  what it sees agrees with its parts: a composition without a file" in out
+
+
+FOLDER = (
+    plugin_and_test("dataset", "squares")[0]
+    .replace("        embedded=True,\n", '        obtain="make a folder with a file size.txt",\n')
+    .replace(
+        "        n = self.config.n_train + 2 * self.config.n_eval\n",
+        """\
+        if not (root / "size.txt").is_file():
+            from fairssl.api import UserError
+
+            raise UserError(f"squares is not at {root}: no size.txt")
+        n = int((root / "size.txt").read_text())
+""",
+    )
+)
+
+
+def test_check_of_a_dataset_reads_the_files_that_data_dir_names(tmp_path, capsys):
+    assert "embedded" not in FOLDER and "size.txt" in FOLDER
+    write_package(tmp_path / "site", "stranger", {"datasets/squares.py": FOLDER})
+    data = tmp_path / "data"
+    data.mkdir()
+    with known(tmp_path / "site"):
+        code, _, err = call(capsys, "check", "dataset", "squares", "--data-dir", str(data))
+        assert code == 2 and f"squares is not at {data}" in err, "what the user named is refused, not skipped"
+        (data / "size.txt").write_text("768")
+        code, out, _ = call(capsys, "check", "dataset", "squares", "--data-dir", str(data))
+        assert code == 0 and "pass  splits are sound and disjoint" in out and "pass  fingerprint" in out
+        assert "pass  says where to get what is not there" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["metric", "kl"], "--data-dir is for a dataset; a check of a metric reads no files"),
+        (["dataset", "synthfaces"], "synthfaces is embedded and reads no files"),
+        (["dataset", "utkface"], "does not exist"),
+    ],
+)
+def test_data_dir_where_it_cannot_be_used(tmp_path, capsys, words, said):
+    code, out, err = call(capsys, "check", *words, "--data-dir", str(tmp_path / "nowhere"))
+    assert code == 2 and said in err and not out
+
+
+@pytest.mark.parametrize("kind", TEMPLATED)
+def test_a_template_mentions_the_version_and_what_the_loop_does_by_itself_it_leaves_to_it(kind):
+    text = plugin_and_test(kind, "my_own")[0]
+    assert "version" in text
+    assert "full_precision" not in text and "at_least_float32" not in text and "$" not in text

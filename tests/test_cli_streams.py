@@ -98,9 +98,6 @@ def test_force_color_turns_no_piped_output_into_a_terminal_table(folder: Path) -
         assert b"\x1b" not in shell(folder, more, **env).stdout
 
 
-# --------------------------------------------------------------------------- paths
-
-
 @pytest.mark.parametrize(
     "words",
     [

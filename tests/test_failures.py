@@ -68,9 +68,6 @@ def test_the_reason_is_what_was_raised_also_where_a_traceback_has_no_frames() ->
     assert reason_of("step 120: loss nan") == "step 120: loss nan"
 
 
-# --------------------------------------------------------------------------- a system without the locks of the store
-
-
 def without_locks(*words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys; sys.modules['fcntl'] = None; from fairssl.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)

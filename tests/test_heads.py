@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairssl import kinds
-from fairssl.nn import nt_xent
+from fairssl.nn import networks_in_bf16, nt_xent
 from fairssl.types import Batch, UserError
 
 HEADS = [name for name in kinds.heads.where() if kinds.heads.get(name).streams]  # the rest acts after training
@@ -117,9 +117,8 @@ def test_the_adversary_says_when_the_projection_is_of_another_width():
 @pytest.mark.parametrize("seen", ["normalized", "raw"])
 def test_the_adversary_is_finite_when_it_is_sure_and_wrong(scale, seen):
     head = adversary(input=seen).float()
-    f = [(scale * x.detach()).to(torch.bfloat16).requires_grad_() for x in noise(4)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = head({"annotated": given(f, group=[0, 1, 0, 1])})
+    f = [(scale * x.detach()).to(torch.bfloat16).float().requires_grad_() for x in noise(4)]
+    out = head({"annotated": given(f, group=[0, 1, 0, 1])})
     loss = out.primal["log_likelihood"]
     assert loss.dtype == torch.float32 and loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, [*f, *head.parameters()]))
@@ -224,7 +223,7 @@ def test_a_head_is_finite_under_mixed_precision_with_extreme_images(name):
     backbone, objective, head = built(name)
     batch = images()
     batch.views = [torch.cat([0 * view[:1], 1e4 * view[1:]]) for view in batch.views]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with networks_in_bf16(True):
         primal, dual, _ = terms(batch, backbone, objective, head)
     parameters = [p for p in backbone.parameters() if p.requires_grad]
     gradients = list(torch.autograd.grad(primal, parameters, retain_graph=True))

@@ -200,9 +200,6 @@ def test_a_logger_that_breaks_later_is_dropped_with_one_warning(site: Path, tmp_
     assert states == ["ok"] * 6
 
 
-# --------------------------------------------------------------------------- one process
-
-
 class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[tuple[str, str]] = []

@@ -14,9 +14,10 @@ from fairssl.types import Outcome, Undefined, UserError
 
 GIVEN = json.loads((Path(__file__).parent / "reference/cases/metric_cases.json").read_text())
 HEADLINE = ["Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL"]
-SYMBOLS = [*HEADLINE, "TPRGap", "FPRGap", "WorstGroupAcc"]
+SYMBOLS = [*HEADLINE, "TPRGap", "FPRGap", "WorstGroupAcc", "AUC", "BalAcc", "ECEGap"]
+HIGHER = {"Acc", "WorstGroupAcc", "AUC", "BalAcc"}
 FILES = {m.symbol: m for m in scoring.columns()}
-GAPS = [s for s in SYMBOLS if s not in ("Acc", "WorstGroupAcc")]
+GAPS = [s for s in SYMBOLS if s not in HIGHER]
 
 
 def outcome(score, target, group, n_groups=2):
@@ -77,13 +78,14 @@ def test_given_other_readings(case):
 # --------------------------------------------------------------------------- independent versions
 
 
+@pytest.mark.parametrize("pairs", ["adjacent", "all", "max"])
 @pytest.mark.parametrize("n_groups", [2, 3, 5])
 @pytest.mark.parametrize("symbol", SYMBOLS)
-def test_agrees_with_the_slow_version(symbol, n_groups):
+def test_agrees_with_the_slow_version(symbol, n_groups, pairs):
     for seed in range(3):
         o = random_outcome(seed, n=150, n_groups=n_groups)
-        expected = slow.ALL[symbol](o.score.tolist(), o.target.tolist(), o.group.tolist(), n_groups)
-        assert number(scoring.evaluate(o)[symbol]) == pytest.approx(expected, abs=1e-12)
+        expected = slow.ALL[symbol](o.score.tolist(), o.target.tolist(), o.group.tolist(), n_groups, pairs)
+        assert number(scoring.evaluate(o, pairs=pairs)[symbol]) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("symbol", SYMBOLS)
@@ -91,10 +93,12 @@ def test_agrees_with_the_slow_version_on_tiny_data_with_empty_cells(symbol):
     undefined = 0
     for seed in range(60):
         o = random_outcome(seed, n=7, n_groups=3)
-        expected = slow.ALL[symbol](o.score.tolist(), o.target.tolist(), o.group.tolist(), 3)
+        pairs = ("adjacent", "all", "max")[seed % 3]
+        expected = slow.ALL[symbol](o.score.tolist(), o.target.tolist(), o.group.tolist(), 3, pairs)
         undefined += expected is None
-        assert number(scoring.evaluate(o)[symbol]) == (None if expected is None else pytest.approx(expected, abs=1e-12))
-    assert undefined > 0 or symbol == "Acc"
+        value = number(scoring.evaluate(o, pairs=pairs)[symbol])
+        assert value == (None if expected is None else pytest.approx(expected, abs=1e-12))
+    assert undefined > 0 or symbol in ("Acc", "AUC", "BalAcc")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,13 +116,27 @@ def test_agrees_with_fairlearn(seed):
     assert values["FPRGap"] == pytest.approx(fairlearn.false_positive_rate_difference(**arguments), abs=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_largest_gap_of_many_groups_is_fairlearns(seed):
+    from fairlearn import metrics as fairlearn
+
+    o = random_outcome(seed, n=1000, n_groups=5)
+    arguments = {"y_true": o.target, "y_pred": o.score > 0.5, "sensitive_features": o.group}
+    values = scoring.evaluate(o, pairs="max")
+    assert values["DP"] == pytest.approx(fairlearn.demographic_parity_difference(**arguments), abs=1e-12)
+    assert values["EO"] == pytest.approx(fairlearn.equal_opportunity_difference(**arguments), abs=1e-12)
+    assert values["FPRGap"] == pytest.approx(fairlearn.false_positive_rate_difference(**arguments), abs=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_scikit_learn(seed):
-    from sklearn.metrics import accuracy_score, roc_auc_score
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 
     o = random_outcome(seed, n=1000)
     values = scoring.evaluate(o)
     assert values["Acc"] == pytest.approx(accuracy_score(o.target, o.score > 0.5), abs=1e-12)
+    assert values["BalAcc"] == pytest.approx(balanced_accuracy_score(o.target, o.score > 0.5), abs=1e-12)
+    assert values["AUC"] == pytest.approx(roc_auc_score(o.target, o.score), abs=1e-12)
     assert values["GAUC"] == pytest.approx(abs(roc_auc_score(o.group == 0, o.score) - 0.5), abs=1e-12)
     within = [roc_auc_score(o.target[o.group == k], o.score[o.group == k]) for k in (0, 1)]
     assert values["IntraAUC"] == pytest.approx(abs(within[0] - within[1]), abs=1e-12)
@@ -184,8 +202,26 @@ def test_increasing_transforms_leave_the_auc_metrics(transform):
     o = random_outcome(1)
     before = scoring.evaluate(o)
     after = scoring.evaluate(outcome(transform(o.score), o.target, o.group))
-    for symbol in ("IntraAUC", "InterAUC", "GAUC"):
+    for symbol in ("IntraAUC", "InterAUC", "GAUC", "AUC"):
         assert after[symbol] == before[symbol]
+
+
+def test_codes_of_nominal_groups_may_be_permuted():  # A9
+    o = random_outcome(4, n=600, n_groups=4)
+    for code in ([1, 0, 2, 3], [3, 1, 0, 2]):
+        other = outcome(o.score, o.target, np.array(code)[o.group], 4)
+        for pairs in ("all", "max"):
+            before, after = scoring.evaluate(o, pairs=pairs), scoring.evaluate(other, pairs=pairs)
+            for symbol in set(SYMBOLS) - {"KL"}:
+                assert after[symbol] == pytest.approx(before[symbol], abs=1e-12)
+        assert scoring.evaluate(other)["ED"] != pytest.approx(scoring.evaluate(o)["ED"], abs=1e-3)
+
+
+def test_the_largest_over_the_defined_pairs():
+    o = outcome([0.9, 0.1, 0.9, 0.9, 0.1, 0.9], [1, 0, 1, 0, 0, 1], [0, 0, 1, 1, 2, 2], 4)
+    value = scoring.evaluate(o, pairs="max", undefined="omit")["FPRGap"]
+    assert (value, value.n_defined, value.n_parts, value.what) == (1, 3, 6, "largest")
+    assert scoring.evaluate(o, pairs="max")["FPRGap"] == Undefined("group 3 has 0 samples")
 
 
 def test_auc_between_groups_is_the_weighted_mean_of_its_four_blocks():
@@ -197,7 +233,7 @@ def test_auc_between_groups_is_the_weighted_mean_of_its_four_blocks():
     assert scoring.auc(o, ((0,), None), ((1,), None)) == pytest.approx(mean, abs=1e-12)
 
 
-@pytest.mark.parametrize("pairs", ["adjacent", "all"])
+@pytest.mark.parametrize("pairs", ["adjacent", "all", "max"])
 def test_two_groups_as_one_against_the_rest_or_as_all_pairs(pairs):
     o = random_outcome(5)
     first, second = (
@@ -222,6 +258,8 @@ def test_perfect_reversed_and_constant_scores():
     assert (perfect["Acc"], reverse["Acc"], constant["Acc"]) == (1, 0, 0.5)
     # M6: no entry of a perfect classifier's table may be 0
     assert (perfect["WorstGroupAcc"], reverse["WorstGroupAcc"], constant["WorstGroupAcc"]) == (1, 0, 0)
+    assert (perfect["AUC"], reverse["AUC"], constant["AUC"]) == (1, 0, 0.5)
+    assert (perfect["BalAcc"], reverse["BalAcc"], constant["BalAcc"]) == (1, 0, 0.5)
     for values in (perfect, reverse, constant):
         assert all(values[symbol] == 0 for symbol in GAPS)
 
@@ -251,12 +289,43 @@ def test_equal_shares_of_unequal_size_have_no_divergence():
     assert v["KL"] == 0 and v["WD"] == 0 and v["GAUC"] == 0
 
 
+def test_calibration_error_of_scores_of_exactly_zero_and_one():  # M9
+    o = outcome([0.95, 1.0, 0.0, 0.0], [1, 0, 0, 1], [0, 0, 1, 1])
+    assert scoring.calibration_errors(o) == pytest.approx([0.475, 0.5], abs=1e-15)
+    assert scoring.evaluate(o)["ECEGap"] == pytest.approx(0.025, abs=1e-15)
+    assert scoring.calibration_errors(o, n_bins=1) == pytest.approx([0.475, 0.5], abs=1e-15)
+    with pytest.raises(UserError, match="n_bins 0"):
+        scoring.calibration_errors(o, n_bins=0)
+
+
+@pytest.mark.parametrize("n_bins", [1, 7, 10, 100])
+def test_calibration_error_agrees_with_the_slow_version(n_bins):
+    o = random_outcome(n_bins, n=300)
+    for group, found in enumerate(scoring.calibration_errors(o, n_bins)):
+        rows = [(s, y) for s, y, g in zip(o.score.tolist(), o.target.tolist(), o.group, strict=True) if g == group]
+        assert found == pytest.approx(slow.calibration_error(rows, n_bins), abs=1e-12)
+
+
+def test_one_class_of_all_groups_has_no_ranking():  # M10
+    for target, absent in ((0, "positive"), (1, "negative")):
+        v = scoring.evaluate(outcome([0.2, 0.7, 0.4, 0.9], [target] * 4, [0, 0, 1, 1]))
+        assert v["AUC"] == v["BalAcc"] == Undefined(f"no {absent} in any group")
+        assert v["ECEGap"] == pytest.approx(0.2)
+
+
+def test_predictions_of_one_class_are_told():  # D17
+    assert scoring.one_class(outcome([0.5, 0.1], [0, 1], [0, 1])) == 0
+    assert scoring.one_class(outcome([0.51, 0.9], [0, 1], [0, 1])) == 1
+    assert scoring.one_class(outcome([0.5, 0.9], [0, 1], [0, 1])) is None
+
+
 # --------------------------------------------------------------------------- faults that others shipped
 
 
 def test_absent_group_is_undefined_with_the_reason():  # M1
     v = scoring.evaluate(outcome([0.9, 0.8, 0.2, 0.6], [1, 1, 0, 0], [0, 0, 0, 0]))
     assert v["Acc"] == 0.75
+    assert (v["AUC"], v["BalAcc"]) == (1, 0.75)
     for symbol in [*GAPS, "WorstGroupAcc"]:
         assert v[symbol] == Undefined("group 1 has 0 samples")
 
@@ -307,7 +376,7 @@ def test_columns_are_the_papers_then_ours():
     assert [m.symbol for m in scoring.columns()][: len(SYMBOLS)] == SYMBOLS
     assert [m.symbol for m in scoring.columns() if m.headline] == HEADLINE
     assert {m.symbol for m in scoring.columns() if m.percent and m.headline} == {"Acc", "ED", "EO", "DP"}
-    assert {m.symbol for m in scoring.columns() if m.better == "higher"} == {"Acc", "WorstGroupAcc"}
+    assert {m.symbol for m in scoring.columns() if m.better == "higher"} == HIGHER
     orders = [m.order for m in scoring.columns()]
     assert all(a < b for a, b in pairwise(orders))
 

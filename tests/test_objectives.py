@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fairssl import kinds
 from fairssl import nn as shared
+from fairssl.nn import networks_in_bf16
 from fairssl.types import UserError
 
 OBJECTIVES = [name for name in kinds.objectives.where() if kinds.objectives.get(name).trains]
@@ -384,7 +385,7 @@ def test_an_objective_is_finite_under_mixed_precision_with_extreme_images(name, 
     part = build("objective", name, context(backbone))
     batch = images()
     batch.views = [torch.cat([0 * view[:1], scale * view[1:]]) for view in batch.views]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with networks_in_bf16(True):
         loss, _, found = terms(batch, backbone, part)
     assert all(value.dtype == torch.float32 for value in found.primal.values())
     parameters = [p for p in [*backbone.parameters(), *part.parameters()] if p.requires_grad]

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module or package imports only those before it, and itself
     "types", "machine", "process_state", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec",
-    "data", "train", "scoring", "evaluate", "store", "plan", "pipeline", "progress", "execute", "board", "benchmark", "testing",
+    "data", "train", "scoring", "evaluate", "store", "provenance", "plan", "pipeline", "progress", "execute", "board",
+    "figures", "benchmark", "selection", "frozen", "loss", "testing",
 )
 # fmt: on
 
@@ -115,6 +116,11 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         kind = "fairssl_plugins/" if "plugins" in path.parts[len(ROOT.parts) :] else "fairssl_grids/"
         tail = path.relative_to(ROOT / ("plugins" if kind == "fairssl_plugins/" else "benchmarks/grids"))
         assert kind + tail.as_posix() in names
+    for path in (ROOT / "fairssl" / "templates").rglob("*.tmpl"):
+        assert path.relative_to(ROOT).as_posix() in names
+    assert {"fairssl/board/page/style.css", "fairssl/board/page/script.js", "fairssl/board/paper/tables.json"} <= set(
+        names
+    )
     assert not [n for n in names if n.endswith((".png", ".jpg", ".zip"))]
     site = tmp_path / "site"
     subprocess.run(
@@ -136,3 +142,8 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("| s") == 3
+
+
+def test_the_readmes_method_is_the_file_itself() -> None:
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    assert shown == (ROOT / "plugins" / "objectives" / "vicreg.py").read_text(encoding="utf-8")

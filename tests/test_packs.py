@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -18,7 +20,8 @@ from PIL import Image
 
 from fairssl.data import decoded
 from fairssl.data.decoded import decode, decoded_images
-from fairssl.data.files import ImageFiles, data_root, hashed_order, short_id
+from fairssl.data.files import ImageFiles, hashed_order, short_id
+from fairssl.data.places import data_root
 from fairssl.types import UserError
 
 
@@ -101,6 +104,98 @@ def test_a_folder_within_wins_over_what_lies_beside_it(tmp_path):
     assert len(ImageFiles(root, depth=0)) == 0
 
 
+def tar_of(path: Path, folder: Path, prefix: str = "") -> Path:
+    with tarfile.open(path, f"w:{'' if path.suffix == '.tar' else path.suffix[1:]}") as archive:
+        for file in sorted(folder.rglob("*"), reverse=True):
+            if file.is_file():
+                archive.add(file, prefix + file.relative_to(folder).as_posix())
+    return path
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
+def test_a_tar_is_its_folder_and_is_unpacked_once(tmp_path, cache, monkeypatch, ending):
+    root = folder_of(tmp_path / "a", 5, sub="deep")
+    archive = tar_of(tmp_path / f"x.{ending}", root, prefix="./some/../where/")
+    with ImageFiles(archive) as files:
+        assert files.fingerprint() == ImageFiles(root).fingerprint()
+        assert files.names.tolist() == [f"{i:03d}.png" for i in range(5)]
+        assert files.read("003.png") == (root / "deep" / "003.png").read_bytes()
+        assert files.shorter_side() == 10
+    monkeypatch.setattr("fairssl.data.archives._unpacked", lambda *_: pytest.fail("unpacked"))
+    with ImageFiles(archive) as files:
+        assert files.fingerprint() == ImageFiles(root).fingerprint() and files.shorter_side() == 10
+        if ending == "tar":
+            assert (decoded_images(files, files.names, 8, "x").images[2] == decode(encode(noise(2)), 8)).all()
+    assert not any(path.name.startswith(".") for path in cache.rglob("*"))
+
+
+def test_links_in_a_tar_count_as_the_files_they_lead_to(tmp_path):
+    root = folder_of(tmp_path / "a", 2)
+    os.link(root / "000.png", root / "hard.png")
+    os.symlink("001.png", root / "soft.png")
+    with ImageFiles(tar_of(tmp_path / "x.tar", root)) as files, ImageFiles(root) as folder:
+        assert len(files) == 4 and files.fingerprint() == folder.fingerprint()
+        assert files.read("soft.png") == (root / "001.png").read_bytes()
+
+
+def test_of_two_files_of_one_name_in_an_archive_the_later_counts(tmp_path):
+    root = folder_of(tmp_path / "a", 2)
+    for path, opened in ((tmp_path / "x.tar", tarfile.open), (tmp_path / "x.zip", zipfile.ZipFile)):
+        with pytest.warns() if opened is zipfile.ZipFile else contextlib.nullcontext(), opened(path, "w") as archive:
+            for name in ("000.png", "001.png"):
+                add = archive.add if hasattr(archive, "add") else archive.write
+                add(root / name, "same.png")
+        with ImageFiles(path) as files:
+            assert files.names.tolist() == ["same.png"] and files.read("same.png") == (root / "001.png").read_bytes()
+
+
+def test_a_tar_with_a_damaged_header_is_not_read_in_part(tmp_path):
+    archive = tar_of(tmp_path / "x.tar", folder_of(tmp_path / "a", 3))
+    with tarfile.open(archive) as whole:
+        second = whole.getmembers()[1].offset
+    data = bytearray(archive.read_bytes())
+    data[second + 5] ^= 0xFF
+    archive.write_bytes(bytes(data))
+    with pytest.raises(UserError, match=r"x.tar' is not a whole tar of images: it is damaged.*See that it is"):
+        ImageFiles(archive)
+
+
+def test_folders_count_down_to_the_depth_asked_for(tmp_path):
+    root = tmp_path / "a"
+    for sub in ("", "b", "b/c", "b/c/d", ".hidden"):
+        (root / sub).mkdir(exist_ok=True)
+        (root / sub / f"{len(sub)}.png").write_bytes(encode(noise(len(sub))))
+    os.symlink(root, root / "b" / "loop")
+    found = {depth: ImageFiles(root, depth=depth).names.tolist() for depth in (0, 1, 2, None)}
+    every = ["0.png", "b/1.png", "b/c/3.png", "b/c/d/5.png"]
+    assert found == {0: every[:1], 1: every[:2], 2: every[:3], None: every}
+    assert len(ImageFiles(root)) == 2
+
+
+def test_two_folders_of_the_name_looked_for_are_told_apart_by_the_user(tmp_path):
+    for above in ("x", "y"):
+        folder_of(tmp_path / "a" / above / "UTKFace", 1)
+    with pytest.raises(UserError, match=r"a' holds x/UTKFace and y/UTKFace; name one of them"):
+        ImageFiles(tmp_path / "a", within="utkface")
+
+
+def test_names_that_are_no_utf8_are_the_same_in_a_folder_a_tar_and_a_zip(tmp_path):
+    root = folder_of(tmp_path / "a", 2)
+    name = os.fsdecode(b"caf\xe9.png")
+    (root / name).write_bytes(encode(noise(7)))
+    tar = tar_of(tmp_path / "x.tar", root)
+    archive = zip_of(tmp_path / "x.zip", folder_of(tmp_path / "b", 2))
+    with zipfile.ZipFile(archive, "a") as whole:
+        whole.writestr("cafX.png", encode(noise(7)))
+    archive.write_bytes(archive.read_bytes().replace(b"cafX.png", b"caf\xe9.png"))  # as programs for Unix write it
+    assert ImageFiles(tar).fingerprint() == ImageFiles(archive).fingerprint() == ImageFiles(root).fingerprint()
+    for path in (root, tar, archive):
+        files = ImageFiles(path)
+        assert name in files.names.tolist() and files.read(name) == encode(noise(7))
+        assert files.notes == (r"odd names: 1 file names are not UTF-8; they are shown escaped: caf\xe9.png",)
+    assert hashed_order([name, "a"], 0).tolist() in ([0, 1], [1, 0]) and short_id(name) != short_id("caf\u00e9.png")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -117,7 +212,7 @@ def test_what_is_no_zip_is_named_with_its_first_bytes(tmp_path, content, reason)
         ImageFiles(path)
     message = str(caught.value)
     assert "img_align_celeba.zip" in message and reason in message and repr(content[:40]) in message
-    assert "\n" not in message
+    assert "\n" not in message and ("Delete it" in message) == (reason != "damaged")
 
 
 def test_roots_in_order_of_precedence(tmp_path, monkeypatch):
@@ -127,7 +222,13 @@ def test_roots_in_order_of_precedence(tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRSSL_DATA", str(tmp_path / "env"))
     assert data_root(None, "utkface") == tmp_path / "env"
     (tmp_path / "dir").mkdir()
-    assert data_root(tmp_path / "dir", "utkface") == tmp_path / "dir"
+    assert data_root(tmp_path / "dir", "utkface") == data_root(str(tmp_path / "dir"), "utkface") == tmp_path / "dir"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root("~/dir", "utkface") == tmp_path / "dir"
+    monkeypatch.setenv("FAIRSSL_DATA", "~/env")
+    assert data_root(None, "utkface") == tmp_path / "env"
+    with pytest.raises(UserError, match="--data-dir is empty"):
+        data_root("", "utkface")
     with pytest.raises(UserError, match=r"utkface: --data-dir .*nowhere.* does not exist"):
         data_root(tmp_path / "nowhere", "utkface")
     monkeypatch.setenv("FAIRSSL_DATA", str(tmp_path / "gone"))
@@ -171,6 +272,89 @@ def test_decode_turns_as_exif_says_and_makes_rgb():
     assert (decode(out.getvalue(), 5) == np.rot90(image, -1).transpose(2, 0, 1)).all()
     grey = decode(encode(image[..., 0]), 5)
     assert grey.shape == (3, 5, 5) and (grey == image[..., 0]).all()
+
+
+RAMP = np.linspace(0, 1, 64).reshape(8, 8)  # black to white, every value its own
+ONES = (np.indices((8, 8)).sum(0) % 2).astype(np.uint8)
+
+
+def palette() -> Image.Image:
+    image = Image.fromarray(ONES, "P")
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "form", "expected"),
+    [
+        (Image.fromarray((RAMP * 65535).astype(np.uint16)), "PNG", (RAMP * 65535).astype(np.uint16) >> 8),
+        (Image.fromarray((RAMP * 65535).astype(np.uint16)), "TIFF", (RAMP * 65535).astype(np.uint16) >> 8),
+        (Image.fromarray((RAMP * 65535).astype(np.uint16)), "PPM", (RAMP * 65535).astype(np.uint16) >> 8),
+        (Image.fromarray(RAMP.astype(np.float32)), "TIFF", np.round(RAMP.astype(np.float32) * 255)),
+        (Image.fromarray(ONES * 255).convert("1"), "PNG", ONES * 255),
+        (Image.fromarray(ONES * 255).convert("1"), "TIFF", ONES * 255),
+        (Image.fromarray((RAMP * 255).astype(np.uint8)), "PNG", (RAMP * 255).astype(np.uint8)),
+        (
+            Image.merge("LA", [Image.fromarray((RAMP * 255).astype(np.uint8)), Image.fromarray(ONES * 255)]),
+            "PNG",
+            (RAMP * 255).astype(np.uint8),
+        ),
+        (palette(), "PNG", np.array([[10, 20, 30], [200, 100, 50]])[ONES].transpose(2, 0, 1)),
+        (palette(), "GIF", np.array([[10, 20, 30], [200, 100, 50]])[ONES].transpose(2, 0, 1)),
+        (Image.fromarray(noise(5, 8, 8)).convert("RGBA"), "PNG", noise(5, 8, 8).transpose(2, 0, 1)),
+        (Image.fromarray(np.zeros((8, 8, 4), np.uint8), "CMYK"), "TIFF", 255),
+        (Image.fromarray(np.full((8, 8, 4), (0, 0, 0, 255), np.uint8), "CMYK"), "TIFF", 0),
+    ],
+    ids="png16 tiff16 pgm16 float png1 tiff1 grey greyalpha palette gif rgba cmykwhite cmykblack".split(),  # noqa: SIM905
+)
+def test_every_mode_is_brought_to_eight_bits_by_its_range(image, form, expected):
+    out = io.BytesIO()
+    image.save(out, form)
+    found = decode(out.getvalue(), 8)
+    assert found.dtype == np.uint8 and found.shape == (3, 8, 8)
+    assert (found == np.broadcast_to(np.asarray(expected).astype(np.uint8), (3, 8, 8))).all()
+
+
+def test_sixteen_bits_in_colour_are_as_those_in_grey(tmp_path):
+    """By hand, as few programs write it: a PNG of 16 bits a channel."""
+    import struct
+    import zlib
+
+    values = (RAMP * 65535).astype(">u2")
+    rows = b"".join(b"\0" + np.repeat(row[:, None], 3, 1).tobytes() for row in values)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    assert (decode(data, 8) == (values >> 8).astype(np.uint8)).all()
+
+
+def test_a_tiff_whose_zero_is_white_is_turned_round():
+    out = io.BytesIO()
+    Image.fromarray((RAMP * 65535).astype(np.uint16)).save(out, "TIFF")
+    data = bytearray(out.getvalue())
+    at = data.index(b"\x06\x01\x03\x00\x01\x00\x00\x00\x01")  # tag 262, a short: 1, black is zero
+    data[at + 8] = 0
+    assert (decode(bytes(data), 8) == 255 - ((RAMP * 65535).astype(np.uint16) >> 8)).all()
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (RAMP.astype(np.float32) * 255, "floating point from 0 to 255, outside 0..1"),
+        (RAMP.astype(np.float32) - 0.5, "floating point from -0.5 to 0.5"),
+        (np.full((8, 8), np.nan, np.float32), "floating point from nan"),
+        ((RAMP * 1000).astype(np.int32), "whole numbers of 32 bits"),
+    ],
+)
+def test_what_has_no_known_white_is_refused_by_name(tmp_path, array, reason):
+    root = folder_of(tmp_path / "a", 2)
+    (root / "001.tif").write_bytes(encode(array, format="TIFF"))
+    files = ImageFiles(root)
+    got = decoded_images(files, files.names, 8, files.fingerprint())
+    assert got.kept.tolist() == [0, 1] and f"001.tif: {reason}" in got.notes[0]
 
 
 # --------------------------------------------------------------------------- packs

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 PERF = Path(__file__).parent.parent / "benchmarks" / "perf"
-SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=8")
+SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=10")
 
 
 @pytest.fixture
@@ -61,6 +61,29 @@ def test_metrics_times_every_metric_and_every_noise_floor(measured: Any) -> None
     assert found["rows"][0]["metrics"] == len(scoring.columns()) > found["rows"][1]["metrics"] > 0
 
 
+def test_coverage_measures_every_metric_beside_the_percentile_interval(measured: Any, tmp_path: Path) -> None:
+    from fairssl import scoring
+
+    table = tmp_path / "coverage.md"
+    found = measured(
+        "coverage", "--sizes", "80,400", "--sets", "5", "--replicates", "20", "--populations", "fair,fair-4-max,iid",
+        "--markdown", str(table),
+    )  # fmt: skip
+    assert {row["metric"] for row in found["rows"]} == {one.symbol for one in scoring.columns()}
+    assert len(found["rows"]) == 3 * 2 * len(scoring.columns())
+    for row in found["rows"]:
+        assert (row["coverage"] is None) == (row["none"] == 100) and 0 <= row["percentile_coverage"] <= 100
+        if row["population"] == "fair" and row["metric"] in ("DP", "WD", "GAUC"):
+            assert row["truth"] == 0 and row["coverage"] >= 60
+    ece = [row for row in found["rows"] if row["metric"] == "ECEGap"]
+    assert all(row["none"] == 100 for row in ece)
+    kl = {row["n"]: row["none"] for row in found["rows"] if (row["population"], row["metric"]) == ("fair", "KL")}
+    assert kl[80] == 100  # 40 in each group tell too little of 100 buckets
+    text = table.read_text()
+    assert text.count("| metric | n = 80 | n = 400 |") == 2 and "## fair-4-max" in text
+    assert "5 simulated test sets of each population and size, 20 replicates" in text
+
+
 def test_data_counts_the_images_and_opens_their_pack_faster_than_it_made_it(measured: Any) -> None:
     found = measured("data", "--n", "60", "--image-size", "16", "--repeats", "1")
     assert [row["source"] for row in found["rows"]] == ["folder", "zip"]
@@ -96,6 +119,7 @@ def test_step_compares_the_product_with_the_model_alone_and_a_plain_loop(measure
     [
         ("step", ("--shapes", "16x400", "--n", "100"), "--n 100: fewer images than a batch"),
         ("step", ("--methods", "nope"), "step.py: error: unknown method 'nope'"),
+        ("coverage", ("--populations", "unfair"), "coverage.py: error: --populations 'unfair': known are fair, slight"),
         ("packing", ("--seeds", "0"), "'0': a whole number, at least 1"),
         ("stages", ("--epochs", "1"), "--epochs 1: at least 2"),
     ],

@@ -7,7 +7,7 @@ import torch
 from reference.plugin_package import OBJECTIVE, PREPARED, known, write_package
 
 from fairssl import kinds, testing
-from fairssl.cli.new import PLUGINS
+from fairssl.cli.new import plugin_and_test
 from fairssl.types import UserError
 
 FAST = {("objectives", "vicreg"), ("heads", "adversary")}  # one of each kind that takes long
@@ -203,14 +203,14 @@ GROUP_LOOP = """\
 
 
 def test_a_head_that_divides_by_the_size_of_an_absent_group_fails(tmp_path):
-    text = PLUGINS["head"].replace("$Name", "Faulty").replace("$name", "faulty")
+    text = plugin_and_test("head", "faulty")[0]
     start, end = text.index("        return Terms("), text.index("def mean_gap")
     found = failures(tmp_path, "head", text[:start] + GROUP_LOOP + "\n\n" + text[end:])
     assert "nan" in found["a batch with one group or one class"]
     assert "with a mask" in found["no step reads a tensor back"]
 
 
-METRIC = PLUGINS["metric"].replace("$Name", "Faulty").replace("$name", "faulty")
+METRIC = plugin_and_test("metric", "faulty")[0]
 VALUE = "    return max(numbers) - min(numbers)\n"
 
 
@@ -238,6 +238,19 @@ VALUE = "    return max(numbers) - min(numbers)\n"
             [(VALUE, "    outcome.score[:] = 0\n" + VALUE)],
         ),
         ("docstrings, symbol and version", "has the symbol too", [('symbol="Faulty"', 'symbol="ED"')]),
+        (
+            "docstrings, symbol and version",
+            "interval is 'wide'",
+            [('symbol="Faulty"', 'symbol="Faulty", interval="wide"')],
+        ),
+        (
+            "more than two groups, by each way to pair them",
+            "codes of four groups exchanged",
+            [
+                ("(outcome: Outcome)", '(outcome: Outcome, *, pairs: scoring.Pairs = "adjacent")'),
+                (VALUE, "    return abs(numbers[0] - numbers[1])\n"),
+            ],
+        ),
     ],
 )
 def test_a_faulty_metric_fails(tmp_path, check, reason, changes):
@@ -245,7 +258,7 @@ def test_a_faulty_metric_fails(tmp_path, check, reason, changes):
     assert reason in found.get(check, ""), found
 
 
-DATASET = PLUGINS["dataset"].replace("$Name", "Faulty").replace("$name", "faulty")
+DATASET = plugin_and_test("dataset", "faulty")[0]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +276,8 @@ DATASET = PLUGINS["dataset"].replace("$Name", "Faulty").replace("$name", "faulty
             "differs between two loads",
             [("PCG64(split_seed)", "PCG64(np.random.randint(2**31))")],
         ),
-        ("refuses unknown names", "load accepts", [("not in self.card.targets", "in ()")]),
+        ("card", "ordered names what", [("embedded=True", 'ordered=frozenset({"shape"}), embedded=True')]),
+        ("card", "synonyms leads to", [("embedded=True", 'synonyms={"place": "side"}, embedded=True')]),
         ("card", "licence is empty", [('licence="CC0"', 'licence=""')]),
         (
             "training split moves as the card says",
@@ -281,7 +295,7 @@ def test_a_faulty_dataset_fails(tmp_path, check, reason, changes):
     assert reason in found.get(check, ""), found
 
 
-METHOD = PLUGINS["method"].replace("$Name", "Faulty")
+METHOD = plugin_and_test("method", "faulty")[0]
 
 
 @pytest.mark.parametrize(

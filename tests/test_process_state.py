@@ -65,9 +65,6 @@ print(changed(before, process_state()), record.state)
     assert script(code, tmp_path).splitlines() == ["[] 0", "[] 0", "[] True", "[] ok"]
 
 
-# --------------------------------------------------------------------------- a real notebook kernel
-
-
 class Notebook:
     """A Jupyter kernel and the cells that were run in it."""
 

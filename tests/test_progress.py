@@ -147,9 +147,6 @@ def test_bars_stand_where_the_work_is(clock: Clock) -> None:
     assert every.completed == 0.5
 
 
-# --------------------------------------------------------------------------- real commands
-
-
 def command(out: Path, *words: str) -> list[str]:
     """A bench that may tell what goes on twenty times a second."""
     code = "import sys, fairssl.progress; fairssl.progress.LINE_SECONDS = 0.05\n"

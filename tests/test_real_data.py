@@ -45,7 +45,7 @@ def test_celeba_end_to_end_on_either_layout(form: str, tmp_path: Path, capfd: py
     words = ["bench", "--method", "simclr,sofclr", "--dataset", "celeba", "--attr", "male,young"]
     words += ["--target", "attractive", "--data-dir", str(tmp_path / "data"), "--encoder", "small_cnn"]
     words += ["--preset", "smoke", "--image-size", "16", "--batch-size", "32", "--annotated", "0.2"]
-    words += ["--seeds", "1", "--out", str(tmp_path / "runs"), "--json"]
+    words += ["--set", "data.min_cell=1", "--seeds", "1", "--out", str(tmp_path / "runs"), "--json"]
     assert run(words) == 0
     rows = json.loads(capfd.readouterr().out)
     assert [(row["method"], row["attr"]) for row in rows] == [

@@ -12,10 +12,10 @@ import fairssl_plugins
 import pytest
 from reference.plugin_package import OBJECTIVE, known, write_package
 
-from fairssl import kinds, registry
+from fairssl import api, kinds, registry, scoring
 from fairssl.cli import run
 from fairssl.spec.method import encoder_spec, method_spec, parse_method
-from fairssl.types import Method, UserError
+from fairssl.types import KINDS, Method, UserError
 
 HEAD = (Path(fairssl_plugins.__file__).parent / "heads" / "ccl.py").read_text(encoding="utf-8")
 METHOD = '''"""A method file."""
@@ -194,6 +194,59 @@ def test_a_file_with_no_plugin_or_two_is_broken(strangers):
         kinds.heads.get("none")
     with pytest.raises(registry.BrokenPlugin, match=r"found A, CCL"):
         kinds.heads.get("both")
+
+
+def test_what_works_and_what_is_broken(strangers):
+    strangers(ill=BROKEN | {"metrics/stops.py": "import sys\nsys.exit('not today')\n"})
+    assert "fine" in kinds.heads.working() and "import_error" not in kinds.heads.working()
+    assert {*kinds.heads.broken()} == {"import_error", "syntax_error", "api_error"}
+    assert "SystemExit: not today" in kinds.metrics.broken()["stops"]
+    assert "ED" in {one.symbol for one in scoring.columns()}, "a metric that is broken takes no other with it"
+
+
+# --------------------------------------------------------------------------- the interface's version
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ("FAIRSSL_INTERFACE = 1\n", None),
+        ("FAIRSSL_INTERFACE: int = 1\n", None),
+        ("", None),
+        ("FAIRSSL_INTERFACE = 2\n", "it needs plugin interface 2 and this fairssl has 1: pip install -U fairssl"),
+        ("FAIRSSL_INTERFACE = 0\n", "it was written for plugin interface 0 and this fairssl serves 1 to 1"),
+        ("FAIRSSL_INTERFACE = '1'\n", "FAIRSSL_INTERFACE must be a whole number written out"),
+        ("FAIRSSL_INTERFACE = True\n", "FAIRSSL_INTERFACE must be a whole number written out"),
+        ("FAIRSSL_INTERFACE =\n", "SyntaxError"),
+    ],
+)
+def test_a_package_that_needs_another_interface_is_refused_and_not_imported(strangers, declared, why):
+    strangers(other={"__init__.py": f"{declared}raise RuntimeError('imported')\n", "heads/shown.py": HEAD})
+    assert api.INTERFACE == registry.INTERFACE == 1 >= api.OLDEST_INTERFACE
+    (package,) = (one for one in registry.packages() if one.name == "other")
+    if why is None:
+        assert package.fault is None and "shown" in kinds.heads.where()
+        return
+    assert package.fault is not None and why in package.fault and "shown" not in kinds.heads.where()
+    with pytest.raises(UserError, match=r"unknown head 'shown'.*plugin package other is broken"):
+        kinds.heads.get("shown")
+
+
+# --------------------------------------------------------------------------- a checkout that is not the one installed
+
+
+def test_the_plugins_of_another_checkout_are_named_and_not_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert registry.unseen_plugins() == "" == registry.absence_hint()
+    for kind in KINDS:
+        (tmp_path / "plugins" / kind).mkdir(parents=True)
+    (tmp_path / "plugins" / "heads" / "mine.py").write_text("raise SystemExit('imported')\n")
+    assert f"pip install -e {tmp_path}" in registry.unseen_plugins()
+    with pytest.raises(
+        UserError, match=rf"unknown head 'mine'.*{tmp_path}/plugins is not read: .* copy with its plugins"
+    ):
+        kinds.heads.get("mine")
+    assert registry.unseen_plugins(Path(fairssl_plugins.__file__).parent.parent) == "", "what is installed is read"
 
 
 # --------------------------------------------------------------------------- parameters

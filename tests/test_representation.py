@@ -13,7 +13,7 @@ from reference.harness import CASES, build, context, encoder, given, images
 from torch import Tensor, nn
 
 from fairssl import kinds
-from fairssl.nn import nt_xent
+from fairssl.nn import networks_in_bf16, nt_xent
 from fairssl.spec.method import parse_method
 from fairssl.types import Embeddings, UserError
 
@@ -76,11 +76,9 @@ def test_fscl_by_hand():
 def test_fscls_positives_are_not_in_the_denominator_and_negatives_of_another_group_do_not_matter():
     target, group = [0, 0, 1, 1], [0, 1, 0, 1]
     z = torch.eye(4, dtype=torch.float64)
-    did_you_mean = z.clone()
-    did_you_mean[0] = torch.tensor(
-        [0.8, 0.0, 0.0, 0.6], dtype=torch.float64
-    )  # towards the other class in the other group
-    assert float(fscl([did_you_mean], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
+    moved = z.clone()
+    moved[0] = torch.tensor([0.8, 0.0, 0.0, 0.6], dtype=torch.float64)  # towards the other class in the other group
+    assert float(fscl([moved], target, group)[0]) == pytest.approx(float(fscl([z], target, group)[0]), abs=1e-12)
     together = z.clone()
     together[1] = z[0]
     # Two of four anchors gain 1 / tau each, which a denominator with the positives in it would limit.
@@ -102,7 +100,15 @@ def test_an_anchor_without_positives_is_left_out_and_counted():
     assert not torch.autograd.grad(alone, views)[0].any()
 
     _, log = fscl(views, [0, 0, 1, 1], [0, 1, 1, 1], group_norm=True)
-    assert log == {"n_no_positive": 2, "n_no_negative": 1}  # the two of class 0 have no positive of their own group
+    assert log == {"n_no_positive": 2, "n_no_negative": 1}  # the two of class 0 are each alone in their cells
+
+
+def test_fscl_plus_by_the_authors_code() -> None:
+    """Worked out with the public code of Park et al.: each positive is divided by the count of its own cell."""
+    one = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    two = torch.tensor([[0.8, 0.6], [1.0, 0.0], [0.6, 0.8], [-0.8, 0.6]], dtype=torch.float64)
+    loss, _ = fscl([one, two], [0, 0, 0, 1], [0, 0, 1, 0], group_norm=True, temperature=0.5)
+    assert float(loss) == pytest.approx(-0.6667, abs=1e-4)
 
 
 def test_an_anchor_without_negatives_is_drawn_to_its_positives_and_nowhere_else():
@@ -132,9 +138,8 @@ def test_fscl_does_not_depend_on_the_names_of_classes_and_groups(plus):
 @pytest.mark.parametrize("scale", [0.0, 1e4, 1e30])
 @pytest.mark.parametrize("plus", [False, True])
 def test_fscl_is_finite_for_extreme_vectors_in_half_precision(scale, plus):
-    views = [(scale * view.detach()).to(torch.bfloat16).requires_grad_() for view in noise(6)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = fscl(views, *CELLS[0], group_norm=plus, temperature=0.02)
+    views = [(scale * view.detach()).to(torch.bfloat16).float().requires_grad_() for view in noise(6)]
+    loss, _ = fscl(views, *CELLS[0], group_norm=plus, temperature=0.02)
     assert loss.dtype == torch.float32 and loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, views))
 
@@ -224,9 +229,8 @@ def test_mmd_tells_distributions_of_equal_mean_apart():
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e4, 1e30])
 def test_mmd_is_finite_for_extreme_vectors_in_half_precision(scale):
-    f = [(scale * x.detach()).to(torch.bfloat16).requires_grad_() for x in noise(4)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, _ = mmd(f, [0, 1, 0, 1])
+    f = [(scale * x.detach()).to(torch.bfloat16).float().requires_grad_() for x in noise(4)]
+    loss, _ = mmd(f, [0, 1, 0, 1])
     assert loss.dtype == torch.float32 and loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, f))
 
@@ -284,7 +288,7 @@ def test_any_log_variance_gives_a_finite_loss_and_is_counted(value, dtype):
     batch = images()
     batch.h = [torch.randn(6, harness.D, generator=torch.Generator().manual_seed(0)) for _ in range(2)]
     batch.f = [part.represent(h) for h in batch.h]
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+    with networks_in_bf16(dtype is torch.bfloat16):
         out = part({"all": batch})
     loss = sum(out.primal.values())
     assert loss.isfinite() and float(out.log["n_bounded"]) == 2 * 6 * 3

@@ -26,10 +26,11 @@ def plain_digest(content: Any) -> str:
 
 def plain_keys(spec: RunSpec) -> tuple[str, str]:
     """Both keys from the whole spec, written down anew: what the cached ones must equal."""
-    whole = spec.model_dump(mode="json")
+    whole = spec.model_dump(mode="json", exclude_none=True)
+    whole["data"] = spec.data.model_dump(mode="json")  # an unknown fingerprint is null
     del whole["method"]["name"]
     trained = spec.model_dump(mode="json")
-    del trained["probe"], trained["pretrain"], whole["pretrain"]
+    del trained["probe"], trained["pretrain"], trained["pairs"]
     heads = [h for h in spec.method.heads if kinds.heads.get(h.name).streams]
     parts = [kinds.objectives.get(spec.method.objective.name), *(kinds.heads.get(h.name) for h in heads)]
     trained["method"] = {
@@ -43,7 +44,7 @@ def plain_keys(spec: RunSpec) -> tuple[str, str]:
     if "target" not in depends and not sees_target:
         del trained["data"]["target"]
     if not sees_group:
-        del trained["annotated"]
+        trained.pop("annotated")
         if "attribute" not in depends:
             del trained["data"]["attribute"]
     return plain_digest(whole), plain_digest(trained)

@@ -101,7 +101,7 @@ def test_a_wrong_set_is_refused(sets: tuple[str, ...], message: str) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("False", False), ("no", False), ("0", False), ("true", True)])
 def test_booleans_mean_what_they_say(text: str, value: bool) -> None:
-    spec = small.run_of("simclr", sets=(f"train.join_streams={text}",)).spec
+    spec = small.run_of("sofclr", sets=(f"train.join_streams={text}",)).spec
     assert spec.train.join_streams is value
 
 

@@ -198,7 +198,7 @@ def test_records_come_in_order_of_keys_and_without_what_is_half_there(tmp_path: 
         ('{"spec": {', "record.json is damaged .*JSON"),
         ('{"spec": {}, "key": "a1", "state": "ok", "metrics": {"Acc": NaN}}', "damaged"),
         ('{"spec": {}, "key": "b2", "state": "ok"}', "it holds the record of b2"),
-        ('{"spec": {}, "key": "a1", "state": "ok", "version": 2}', "version 2, this fairssl reads 1"),
+        ('{"spec": {}, "key": "a1", "state": "ok", "version": 1}', "version 1, this fairssl reads 2"),
     ],
 )
 def test_a_damaged_record_is_named_with_the_way_out(tmp_path: Path, text: str, message: str) -> None:
@@ -551,3 +551,9 @@ def test_the_reason_is_what_was_raised_and_not_a_line_of_its_message() -> None:
     assert reason_of(text) == "RuntimeError: boom"
     assert reason_of("step 3 of 6: the loss is not finite") == "step 3 of 6: the loss is not finite"
     assert reason_of("") == "" and len(reason_of("x" * 500)) == 200
+
+
+def test_a_file_name_in_an_error_need_not_be_utf8():
+    error = f"Traceback\nOSError: cannot read {os.fsdecode(b'caf' + bytes([0xE9]))}"
+    record = Record(spec={}, key="k", state="failed", error=error)
+    assert record.to_json().encode() and record.error == "Traceback\nOSError: cannot read caf\\udce9"

@@ -78,8 +78,6 @@ def test_a_value_that_submitit_would_not_take_is_one_line(text: str, message: st
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-# --------------------------------------------------------------------------- a Slurm of shell scripts
-
 SBATCH = """#!/bin/bash
 cp "$1" "$(dirname "$0")/submitted.sh"
 echo "sbatch: error: invalid partition specified: gpu" >&2

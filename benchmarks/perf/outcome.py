@@ -112,7 +112,10 @@ class Outcome:
     """
 
     def __init__(self, script: str, options: argparse.Namespace, device: torch.device) -> None:
-        from fairssl.pipeline import environment
+        import torch
+
+        from fairssl.data.device import device_name
+        from fairssl.provenance import environment
 
         self.path: Path | None = options.json
         self.rows: list[dict[str, Any]] = []
@@ -123,7 +126,7 @@ class Outcome:
             "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
             "config": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items() if k != "json"},
             "hardware": hardware(device),
-            "versions": environment(device),
+            "versions": environment(device_name(device), torch.get_num_threads()),
             "rows": self.rows,
         }
         described = {**self.content["hardware"], **self.content["versions"]}

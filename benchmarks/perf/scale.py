@@ -45,16 +45,17 @@ def plan(n: int) -> dict[str, int]:
 
     made = resolve(request(n), allow_absent=True)
     found = survey(made, RunStore("/nowhere/runs"))
-    return {"cells": found.n_cells, "pretrainings": len(found.pretrainings)}
+    return {"cells": found.n_runs, "pretrainings": len(found.pretrainings)}
 
 
 def write(n: int, runs: Path) -> None:
     """n records in a runs folder, quickly: the layout that RunStore writes, without its flushes."""
-    from fairssl import kinds
+    from fairssl import scoring
     from fairssl.plan.resolve import resolve
-    from fairssl.store.record import Measured, Record
+    from fairssl.store.record import ColumnFacts, Measured, Record
 
-    symbols = [kinds.metrics.get(name).symbol for name in kinds.metrics.where()]
+    columns = {metric.symbol: ColumnFacts.of(metric) for metric in scoring.columns()}
+    symbols = list(columns)
     (runs / "results").mkdir()
     for number, cell in enumerate(resolve(request(n), allow_absent=True).runs[:n]):
         values = {symbol: ((number * 7919 + i * 104729) % 10007) / 10007 for i, symbol in enumerate(symbols)}
@@ -76,7 +77,7 @@ def write(n: int, runs: Path) -> None:
             facts={"groups": ["a", "b"], "positive": "y", "n_train": 162770, "n_val": 19867, "n_test": 19962},
             env={"fairssl": "0.1.0", "torch": "2.9", "device": "cpu", "threads": "1"},
             timings={"train_seconds": 60.0, "evaluate_seconds": 2.0, "seconds_per_epoch": 0.6, "steps_per_epoch": 10.0},
-            metric_versions=cell.spec.metrics,
+            columns=columns,
         )
         folder = runs / "results" / cell.spec.key
         folder.mkdir()
@@ -94,10 +95,11 @@ def todo(n: int, runs: Path) -> dict[str, int]:
 
 
 def board(runs: Path) -> dict[str, int]:
-    from fairssl.board.build import build_folder
+    """Tables of records whose metrics are those that are installed, so that no predictions are read."""
+    from fairssl.board.load import tables_of
 
-    built = build_folder(runs, runs / "board")
-    return {"records": built.n_records, "tables": len(built.tables)}
+    tables = tables_of(runs)
+    return {"tables": len(tables), "rows": sum(len(table.rows) for table in tables)}
 
 
 def status(runs: Path) -> dict[str, int]:

@@ -30,7 +30,7 @@ from outcome import Outcome, arguments, count, now, script, timed
 
 from fairssl import scoring
 from fairssl.data.device import pick_device
-from fairssl.data.files import fresh_cache
+from fairssl.data.places import fresh_cache
 from fairssl.data.splits import SplitsCache, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.leakage import leakage

@@ -34,6 +34,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from fairssl.data.device import DeviceSplit, pick_device
+from fairssl.nn import in_network_precision, networks_in_bf16
 from fairssl.plan.request import Request
 from fairssl.plan.resolve import resolve
 from fairssl.spec.run import RunSpec
@@ -98,20 +99,25 @@ class Model:
         ]
         self.bf16 = spec.train.precision == "bf16"
 
+    def project(self, f: Tensor) -> Tensor:
+        with in_network_precision(self.device):
+            return self.objective.project(f).float()
+
     def step(self, batches: dict[str, tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         """One step on views (2B, C, H, W), index (B,) and group (B,) per stream; the loss."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+        with networks_in_bf16(self.bf16):
             seen: Any = {}
             for name, (pixels, index, group) in batches.items():
-                h = self.encoder(pixels)
-                f = self.objective.represent(h).float()
+                with in_network_precision(self.device):
+                    h = self.encoder(pixels).float()
+                    f = self.objective.represent(h).float()
                 seen[name] = Batch(
                     views=list(pixels.chunk(2)),
                     index=index,
                     group=group,
                     h=list(h.chunk(2)),
                     f=list(f.chunk(2)),
-                    project=self.objective.project,
+                    project=self.project,
                 )
             terms = {name: part({stream: seen[stream] for stream in part.streams}) for name, part in self.parts.items()}
             primal = sum(self.weights.get(name, 1.0) * v for name, t in terms.items() for v in t.primal.values())

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from fairssl import scoring
+from fairssl.board.command import command_of
 from fairssl.board.csv import to_csv
+from fairssl.board.files import PREDICTIONS, predictions_name, sha256
+from fairssl.board.html import to_html
 from fairssl.board.latex import to_latex
 from fairssl.board.markdown import to_markdown
+from fairssl.board.recompute import brought_up_to_date, disagreements, with_one_class
 from fairssl.board.rows import Board
 from fairssl.board.table import Table
-from fairssl.store.files import StoreError, whole_file
+from fairssl.board.tradeoff import to_tradeoff_markdown
+from fairssl.board.wanted import Wanted, identity_of, wanted_of_grid
+from fairssl.interfaces import Metric
+from fairssl.store.files import StoreError, remove_path, whole_file
+from fairssl.store.record import Predictions, Record, to_json
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
+
+MANIFEST_VERSION = 1
+TABLES = ("index.html", "table.md", "table.csv", "table.tex", "tradeoff.md")
+FILES = (*TABLES, "records.jsonl", "manifest.json")
 
 
 @dataclass(frozen=True)
@@ -23,32 +39,167 @@ class Built:
     tables: list[Table]
     n_records: int
     files: tuple[Path, ...]
+    missing: tuple[str, ...] = ()  # runs of the grid that are not there, by name
 
 
-def build_folder(runs: Path, out: Path) -> Built:
-    """Write table.md, table.csv, table.tex and records.jsonl (a record a line, by key) of a runs folder, whole or not.
+def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
+    """Write the board of a runs folder, or of a grid's runs in it, whole or not: `FILES` and predictions/.
 
-    Nothing there, a damaged record, a folder that cannot be written: `UserError`; then the old files stay.
+    records.jsonl has a record a line, by key. Every metric of every run is computed again from its predictions; one that
+    disagrees with its record is a `UserError`, as are nothing there, a damaged record, a folder that cannot be written: then
+    the old files stay.
     """
     if not runs.is_dir():
         raise UserError(f"no folder {runs}; name the one that `fairssl bench` wrote to")
-    board, n_records = Board(), 0
-    paths = [out / name for name in ("records.jsonl", "table.md", "table.csv", "table.tex")]
-    first = next(RunStore(runs).records(), None)
-    if first is None:
+    store = RunStore(runs)
+    if next(store.records(), None) is None:
         raise UserError(f"{runs} holds no results; run `fairssl bench --out {runs}` first")
+    wanted = None if grid is None else wanted_of_grid(grid)
+    maker = BoardMaker(wanted)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        (out / PREDICTIONS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(out, error) from error
     with ExitStack() as files:  # all are written before the first takes its place
-        records, *others = [files.enter_context(whole_file(path)) for path in paths]
-        for record, line in RunStore(runs).records_and_lines():
+        records = files.enter_context(whole_file(out / "records.jsonl"))
+        for record, line in store.records_and_lines():
+            if wanted is not None and not wanted.has(record.spec):
+                continue
+            predictions = _packed(store, record)
+            maker.add(record, predictions)
+            maker.hashed(line)
             records.write(line)
-            board.add(record)
-            n_records += 1
-        tables = board.tables()
-        for file, text in zip(others, (to_markdown(*tables), to_csv(*tables), to_latex(*tables)), strict=True):
-            file.write(text.encode())
+            if predictions is not None:
+                _write(out / predictions_name(record.key), predictions)
+        if not maker.n_records:
+            raise UserError(f"{runs} holds no run of the grid {grid}; run `fairssl bench --grid {grid} --out {runs}`")
+        texts = maker.texts()
+        for name, text in texts.items():
+            file = files.enter_context(whole_file(out / name))
+            file.write(text)
             file.flush()
-    return Built(tables, n_records, tuple(paths))
+    for path in (out / PREDICTIONS).iterdir():  # of an earlier board
+        if path.name.endswith(".csv.gz") and f"{PREDICTIONS}/{path.name}" not in maker.files:
+            remove_path(path)
+    paths = [out / name for name in FILES]
+    return Built(maker.tables(), maker.n_records, (*paths, out / PREDICTIONS), tuple(maker.missing.values()))
+
+
+class BoardMaker:
+    """Records and their predictions in, the files' text out; a pure function of these and of the installed metrics."""
+
+    def __init__(self, wanted: Wanted | None = None) -> None:
+        self.metrics: Sequence[Metric] = scoring.columns()
+        self.wanted = wanted
+        self.n_records = 0
+        self.files: dict[str, str] = {}  # name -> SHA-256
+        self._board = Board(order=wanted.labels if wanted else ())
+        self._runs: dict[str, dict[str, Any]] = {}
+        self._there: set[str] = set()  # of the grid's runs
+        self._hash = hashlib.sha256()  # of records.jsonl
+        self._tables: list[Table] | None = None
+
+    def add(self, record: Record, predictions: bytes | None) -> None:
+        """Take a run in; one that disagrees with its predictions is a `UserError`."""
+        label = None if self.wanted is None else self.wanted.label_of(record.spec)
+        shown, tier = record, None
+        if record.state == "ok" and predictions is None:
+            tier = "reported"
+        elif predictions is not None:
+            tier = "recomputed"
+            try:
+                kept = Predictions.from_csv_gz(predictions)
+            except (ValueError, OverflowError) as error:
+                raise UserError(f"the predictions of {record.key} are damaged ({error})") from error
+            wrong = disagreements(record, kept, self.metrics)
+            if wrong:
+                raise UserError(f"record {record.key} is not what its predictions give: {wrong[0]}; run it again")
+            shown = with_one_class(brought_up_to_date(record, kept, self.metrics), kept)
+            self.files[predictions_name(record.key)] = sha256(predictions)
+        self._board.add(shown, label, tier)  # type: ignore[arg-type]
+        self._runs[record.key] = _outline(record, label)
+        if self.wanted is not None:
+            self._there.add(identity_of(record.spec))
+        self.n_records += 1
+        self._tables = None
+
+    def hashed(self, line: bytes) -> None:
+        """Take a line of records.jsonl into its hash."""
+        self._hash.update(line)
+
+    def tables(self) -> list[Table]:
+        """The tables, each row with the command that trains it again."""
+        if self._tables is None:
+            self._tables = [
+                replace(
+                    t, rows=tuple(replace(row, command=command_of(row.spec, row.name, row.seeds)) for row in t.rows)
+                )
+                for t in self._board.tables()
+            ]
+        return self._tables
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Runs of the grid that are not there: key, or the name where the key is not known -> name."""
+        return {} if self.wanted is None else self.wanted.missing(self._there)
+
+    def texts(self) -> dict[str, bytes]:
+        """File name -> content, the manifest last."""
+        tables = self.tables()
+        renders: dict[str, Callable[..., str]] = {
+            "table.md": to_markdown,
+            "tradeoff.md": to_tradeoff_markdown,
+            "table.csv": to_csv,
+            "table.tex": to_latex,
+            "index.html": to_html,
+        }
+        texts = {name: render(*tables).encode() for name, render in renders.items()}
+        hashes = {name: sha256(text) for name, text in texts.items()} | {"records.jsonl": self._hash.hexdigest()}
+        content = {
+            "version": MANIFEST_VERSION,
+            "grid": None if self.wanted is None else self.wanted.grid,
+            "metrics": {m.symbol: m.version for m in self.metrics},
+            "runs": {**self._runs, **{key: {"state": "missing", "name": name} for key, name in self.missing.items()}},
+            "files": {**self.files, **hashes},
+        }
+        return {**texts, "manifest.json": to_json(content, indent=1).encode() + b"\n"}
+
+
+def _outline(record: Record, label: str | None) -> dict[str, Any]:
+    """What a manifest says of a run."""
+    spec = record.spec
+    data, method = spec["data"], spec["method"]
+    name = label or method["name"]
+    return {
+        "state": record.state,
+        "name": f"{name} {data['dataset']}/{data['target']}/{data['attribute']} seed {spec['seed']}",
+        "label": label,
+        "protocol": protocol_of(spec),
+    }
+
+
+def protocol_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The versions that a spec was made by: of the loop, the probe and the dataset."""
+    return {
+        "loop": (spec.get("train") or {}).get("loop"),
+        "probe": (spec.get("probe") or {}).get("version"),
+        "dataset": (spec.get("data") or {}).get("version"),
+    }
+
+
+def _packed(store: RunStore, record: Record) -> bytes | None:
+    """The run's predictions as they lie; None for a run without, or whose file is gone."""
+    if record.state != "ok":
+        return None
+    try:
+        return (store.result_dir(record.key) / "predictions.csv.gz").read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read the predictions of {record.key}: {error.strerror}; make them readable") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != data:
+        with whole_file(path) as file:
+            file.write(data)

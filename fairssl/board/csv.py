@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
-from fairssl.board.table import COLUMNS, Table, Value
+from fairssl.board.json import to_long_rows
+from fairssl.board.table import Table
 
 
 def to_csv(*tables: Table) -> str:
-    """All tables in one CSV: a line per row, numbers as fractions that round-trip, nothing where undefined."""
-    columns = max((table.columns for table in tables), key=len, default=COLUMNS)
+    """All tables in one CSV, a line per row and metric: numbers as fractions that round-trip, nothing where undefined.
+
+    Text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+    rows = to_long_rows(*tables)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    numbers = [f"{column.symbol}_{what}" for column in columns for what in ("mean", "sd")]
-    first = ("method", "dataset", "target", "attr", "differs", "n_seeds", "failed", "target_seen", "group_seen")
-    writer.writerow((*first, *numbers, "undefined"))
-    for table in tables:
-        differs = " ".join(f"{name}={value}" for name, value in table.differs.items())
-        for row in table.rows:
-            place = (row.label, table.dataset, table.target, table.attribute, differs)
-            counts = (len(row.seeds), len(row.failed), row.target_seen, row.group_seen)
-            values = [row.values.get(column.symbol, Value(None)) for column in columns]
-            shown = ("" if x is None else repr(x) for value in values for x in (value.mean, value.sd))
-            reasons = "; ".join(f"{s}: {v.reason}" for s, v in row.values.items() if v.mean is None)
-            writer.writerow((*place, *counts, *shown, reasons))
+    writer.writerow(LONG_COLUMNS)
+    for row in rows:
+        writer.writerow([_written(row[name]) for name in LONG_COLUMNS])
     return text.getvalue()
+
+
+LONG_COLUMNS = (
+    *("dataset", "target", "attr", "differs", "method", "metric", "version", "better"),
+    *("mean", "sd", "low", "high", "n", "undefined", "floor_mean", "floor_high", "inside_floor", "best", "rank"),
+    *("competes", "n_seeds", "failed", "missing", "target_seen", "group_seen", "images_per_step", "tier", "command"),
+)
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value)
+    return safe(str(value))
+
+
+def safe(text: str) -> str:
+    """One line, and no formula: `=1+1` -> `'=1+1`."""
+    text = " ".join(text.split())
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairssl.board.table import Column, Row, Table
+from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, Column, Row, SeedStats, Table
+from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
 
 
@@ -32,10 +33,14 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, to_json(value)
 
 
-def table_identity(data: Mapping[str, Any], versions: Iterable[tuple[str, int | None]]) -> dict[str, str]:
+def table_identity(spec: Mapping[str, Any], versions: Mapping[str, int | None]) -> dict[str, str]:
     """Everything that two rows of one table have in common, as text by name."""
-    found = {name: value for name, value in data.items() if name not in ("dataset", "target", "attribute")}
-    metrics = {f"metric {symbol} version": "unknown" if v is None else str(v) for symbol, v in versions}
+    found = {name: value for name, value in spec["data"].items() if name not in ("dataset", "target", "attribute")}
+    for part, name in (("train", "loop"), ("probe", "version")):  # of the protocol
+        version = (spec.get(part) or {}).get(name)
+        if version is not None:
+            found[f"{part}.{name}"] = version
+    metrics = {f"metric {symbol} version": "unknown" if v is None else str(v) for symbol, v in sorted(versions.items())}
     return {**dict(_leaves(found)), **metrics}
 
 
@@ -45,7 +50,7 @@ def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(name for name in names if len({mapping.get(name) for mapping in mappings}) > 1)
 
 
-def _composition(row: Row) -> dict[str, str]:
+def composition(row: Row) -> dict[str, str]:
     """The row's method and settings as text by name, with names as `--set` writes them."""
     method = row.spec["method"]
     parts = [method["objective"], *method.get("heads", ())] if "objective" in method else []
@@ -58,8 +63,9 @@ def _composition(row: Row) -> dict[str, str]:
 
 def _settings(row: Row) -> dict[str, str]:
     """What is set beside the method and the data."""
-    skip = ("method", "data", "seed", "metrics")
-    return dict(_leaves({name: value for name, value in row.spec.items() if name not in skip}))
+    skip = ("method", "data", "seed")
+    found = dict(_leaves({name: value for name, value in row.spec.items() if name not in skip and value is not None}))
+    return {name: value for name, value in found.items() if name not in row.facts.get("unread", ())}
 
 
 def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dict[str, set[str]]]:
@@ -73,12 +79,15 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
     found: list[Row] = []
     told: dict[str, set[str]] = {}
     place = {label: i for i, label in enumerate(order)}
-    for label, group in sorted(namesakes.items(), key=lambda item: (place.get(item[0], len(place)), item[0])):
+    for label, group in sorted(
+        namesakes.items(),
+        key=lambda item: (min(row.family for row in item[1]), place.get(item[0], len(place)), item[0]),
+    ):
         if len(group) == 1:
             found += group
             continue
         telling: list[Row] = []
-        compositions = [_composition(row) for row in group]
+        compositions = [composition(row) for row in group]
         shared = set.intersection(*(set(c) for c in compositions))  # a missing head shows in "parts"
         names = [name for name in differing(compositions) if name in shared]
         labels = [f"{label} ({', '.join(f'{name}={c[name]}' for name in names)})" for c in compositions]
@@ -99,13 +108,16 @@ def make_table(
     rows: list[Row],
     n_siblings: int,
     columns: tuple[Column, ...],
+    hidden: tuple[Column, ...],
     order: tuple[str, ...],
+    seeds: tuple[int, ...],
 ) -> Table:
     dataset, target, attribute = place
     distinct, told = _distinct(rows, order)
     measured = {symbol for row in rows for symbol, value in row.values.items() if value.mean is not None}
     columns = tuple(column for column in columns if not column.diagnostic or column.symbol in measured)
-    distinct = [replace(row, values={c.symbol: row.values[c.symbol] for c in columns}) for row in distinct]
+    shown = [column.symbol for column in (*columns, *hidden)]
+    distinct = [_with_values(row, shown) for row in distinct]
     usual, exceptions = _usual(distinct, told)
     notes = []
     if differs:
@@ -116,18 +128,28 @@ def make_table(
     notes += exceptions
     for row in distinct:
         notes += _row_notes(row, columns)
-    if any(row.failed and not row.all_failed for row in distinct):
-        notes.append("A row with failed or diverged seeds is the mean over the others and does not compete for bold.")
+    low = [row.label for row in distinct if row.below_majority]
+    if low:
+        yet = next(row.below_majority for row in distinct if row.below_majority)
+        notes.append(f"{', '.join(low)}: {yet}: {'do' if len(low) > 1 else 'does'} not compete for fairness.")
     return Table(
         dataset=dataset,
         target=target,
         attribute=attribute,
         rows=tuple(distinct),
-        heading=tuple(_heading(place, apart, usual, distinct, columns)),
+        heading=tuple(_heading(place, apart, usual, distinct, columns, seeds)),
         notes=tuple(notes),
         differs={name: _short(name, value) for name, value in differs.items()},
         columns=columns,
+        hidden=hidden,
+        seeds=seeds,
     )
+
+
+def _with_values(row: Row, symbols: Sequence[str]) -> Row:
+    """The row with a value for each of the symbols, undefined where it has none."""
+    nothing = SeedStats(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
+    return replace(row, values={symbol: row.values.get(symbol, nothing) for symbol in symbols})
 
 
 def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str, str], list[str]]:
@@ -135,8 +157,11 @@ def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str,
     values: dict[str, Counter[str]] = {}
     owners: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        facts = {name: value for name, value in row.facts.items() if name not in ("groups", "positive", "cells")}
-        for name, value in {**_settings(row), **dict(_leaves(facts)), "seeds": ", ".join(map(str, row.seeds))}.items():
+        facts = {
+            name: value for name, value in row.facts.items() if name in ("n_train", "n_val", "n_test", "n_annotated")
+        }
+        facts |= {f"batches.{name}": n for name, n in row.facts.get("batches", {}).items()}
+        for name, value in {**_settings(row), **dict(_leaves(facts))}.items():
             values.setdefault(name, Counter())[value] += 1
             owners.setdefault((name, value), []).append(row)
     usual = {name: min(found, key=lambda value: (-found[value], value)) for name, found in values.items()}
@@ -154,12 +179,66 @@ def _heading(
     usual: Mapping[str, str],
     rows: Sequence[Row],
     columns: Sequence[Column],
+    seeds: Sequence[int],
 ) -> Iterator[str]:
-    facts = next((row.facts for row in rows if row.facts), {})
+    facts = next((row.facts for row in rows if row.facts.get("groups")), {})
     if facts.get("positive"):
         yield f"y = 1 is {facts['positive']}."
     if facts.get("groups"):
         yield f"Groups: {', '.join(f'{code} {label}' for code, label in enumerate(facts['groups']))}."
+    pairs = describe_pairs(len(facts.get("groups", ())), facts.get("pairs") or "adjacent")
+    if pairs:
+        yield f"{pairs}."
+    yield from _training(apart, usual, rows)
+    yield from _images(usual, facts)
+    yield from _departures(rows)
+    if facts.get("n_unknown"):
+        yield f"{facts['n_unknown']} test images of unknown group are left out."
+    if facts.get("cells"):
+        cells = [
+            f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))
+            for target, groups in sorted(facts["cells"].items())
+        ]
+        yield f"Test examples: {'; '.join(cells)}."
+        yield from _smallest_cell(facts["cells"])
+    params = [f"{name.removeprefix('params.')}={value}" for name, value in sorted(apart.items()) if "params." in name]
+    if params:
+        yield f"Data parameters: {', '.join(params)}."
+    content = _short("fingerprint", apart.get("fingerprint", "unknown"))
+    yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
+    yield from _versions(apart, rows, columns)
+    yield from _selection(rows)
+    spread = "; mean ± sample standard deviation (n - 1) over the seeds" if len(seeds) > 1 else ""
+    yield f"Seeds {', '.join(map(str, seeds))}{spread}."
+    percents = [column.heading for column in columns if column.percent]
+    if percents:
+        yield f"{', '.join(percents)} are x 100."
+    if len(seeds) > 1:
+        yield "Bold: the best mean, and what a paired t test over the seeds (Holm, 5 %) does not tell apart from it."
+    else:
+        yield "One seed: no spread is known, so nothing is bold."
+    if any(value.inside_floor for row in rows for value in row.values.values()):
+        yield (
+            f"{INSIDE_FLOOR}: inside the noise floor, no more than what permuted groups measure on the same scores "
+            "(95 % quantile)."
+        )
+    if any(row.is_marked for row in rows):
+        yield f"{DOES_NOT_COMPETE}: does not compete for bold, see the notes."
+    if any(column.diagnostic for column in columns):
+        yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
+    yield from _tiers(rows)
+    yield from _hardware(rows)
+
+
+def _smallest_cell(cells: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """A warning where chance alone moves a rate of the smallest target x group by more than 5 points."""
+    n, target, group = min((n, target, group) for target, groups in cells.items() for group, n in groups.items())
+    if n < 100:
+        by = 50 / max(n, 1) ** 0.5
+        yield f"Smallest: {n} of y = {target}, {group}; chance alone moves a rate there by {by:.0f} points."
+
+
+def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence[Row]) -> Iterator[str]:
     encoder = {name: value for name, value in usual.items() if name.startswith("encoder.params.")}
     options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
     epochs = usual.get("train.epochs", "?")
@@ -167,11 +246,20 @@ def _heading(
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",
         f"{epochs} epoch{'' if epochs == '1' else 's'}",
-        f"batch {usual.get('train.batch_size', '?')}",
+        f"batch {usual.get('batches.all', usual.get('batches.annotated', usual.get('train.batch_size', '?')))}",
     ]
     yield f"Encoder {', '.join(trained)}."
-    share = usual.get("annotated")
-    percent = "" if share is None else f" ({float(share) * 100:g} %)"
+    others = sorted({str(row.spec["pretrain"]["dataset"]) for row in rows if row.spec.get("pretrain")})
+    if others:
+        yield f"Encoders trained on {', '.join(others)}, judged on this dataset."
+    if any(" + " in row.images_per_step for row in rows):
+        yield "Images/step: of the whole training set, or annotated + all; every image in as many views as its method takes."
+
+
+def _images(usual: Mapping[str, str], facts: Mapping[str, Any]) -> Iterator[str]:
+    percent = ""
+    if "n_annotated" in usual and "n_train" in usual:  # what was done, not what was asked for
+        percent = f" ({100 * int(usual['n_annotated']) / int(usual['n_train']):.2g} %)"
     counts = [
         f"{usual[name]} {what}"
         for name, what in (("n_train", "train"), ("n_val", "validation"), ("n_test", "test"))
@@ -181,32 +269,79 @@ def _heading(
         counts.insert(1, f"{usual['n_annotated']} of them annotated{percent}")
     if counts:
         yield f"Images: {', '.join(counts)}."
-    elif percent:
-        yield f"Annotated share{percent}."
-    if facts.get("cells"):
-        cells = [
-            f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))
-            for target, groups in sorted(facts["cells"].items())
-        ]
-        yield f"Test examples: {'; '.join(cells)}."
-    params = [f"{name.removeprefix('params.')}={value}" for name, value in sorted(apart.items()) if "params." in name]
-    if params:
-        yield f"Data parameters: {', '.join(params)}."
-    content = _short("fingerprint", apart.get("fingerprint", "unknown"))
-    yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
+
+
+def _departures(rows: Sequence[Row]) -> Iterator[str]:
+    """What was not done as an official protocol says, by any row, and by which if not by all."""
+    owners: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.facts.get("departures", ()):
+            owners.setdefault(text, []).append(row.label)
+    for text, labels in sorted(owners.items()):
+        whose = "" if len(labels) == sum(bool(row.facts.get("groups")) for row in rows) else f" ({', '.join(labels)})"
+        yield f"Departure from the protocol{whose}: {text}."
+
+
+def _versions(apart: Mapping[str, str], rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[str]:
     judged = [column for column in columns if not column.diagnostic]
-    versions = {apart[f"metric {column.symbol} version"] for column in judged}
+    versions = {apart.get(f"metric {column.symbol} version", "unknown") for column in judged}
     if len(versions) == 1:
         yield f"Metric versions: all {min(versions)}."
     else:
-        each = (f"{column.symbol} {apart[f'metric {column.symbol} version']}" for column in judged)
+        each = (f"{c.symbol} {apart.get(f'metric {c.symbol} version', 'unknown')}" for c in judged)
         yield f"Metric versions: {', '.join(each)}."
-    many = sum(len(row.seeds) > 1 for row in rows)
-    percents = [column.heading for column in columns if column.percent]
-    yield f"Seeds {usual['seeds']}" + ("; mean ± sample standard deviation." if many else ".")
-    yield f"Best in bold; {', '.join(percents)} are x 100."
-    if len(judged) < len(columns):
-        yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
+    later: dict[str, str] = {}
+    for row in rows:
+        later |= row.facts.get("later", {})
+    if later:
+        told = ", ".join(f"{symbol} ({text})" for symbol, text in sorted(later.items()))
+        yield f"Computed from the kept predictions after the runs, training nothing: {told}."
+
+
+def _selection(rows: Sequence[Row]) -> Iterator[str]:
+    """By which rule settings were chosen, where they were."""
+    chosen: dict[str, list[str]] = {}
+    for row in rows:
+        found = row.facts.get("selection")
+        if isinstance(found, Mapping):
+            text = (
+                f"rule {found.get('rule', 'unknown')}, {found.get('trials', 'unknown')} trials each, on validation data"
+            )
+            chosen.setdefault(text, []).append(row.label)
+    for text, labels in sorted(chosen.items()):
+        yield f"Settings selected by {text}: {', '.join(labels)}."
+
+
+def _tiers(rows: Sequence[Row]) -> Iterator[str]:
+    reported = [row.label for row in rows if row.tier == "reported"]
+    if reported:
+        yield f"As reported, without predictions to recompute them from: {', '.join(reported)}."
+    if any(row.tier == "recomputed" for row in rows):
+        yield (
+            "Every other metric is recomputed from the predictions."
+            if reported
+            else (
+                "Every metric is recomputed from the predictions; Leak is as the run reported it."
+                if any(row.values.get(LEAK.symbol, SeedStats(None)).mean is not None for row in rows)
+                else "Every metric is recomputed from the predictions."
+            )
+        )
+
+
+def _hardware(rows: Sequence[Row]) -> Iterator[str]:
+    found = {_machine(row.facts.get("env", {})) for row in rows} - {""}
+    if found:
+        yield (
+            f"Trained on {'; '.join(sorted(found))}: another device, number of threads or version gives other bits, and "
+            "numbers that differ within the spread over seeds."
+        )
+
+
+def _machine(env: Mapping[str, Any]) -> str:
+    if not env.get("device"):
+        return ""
+    threads = f", {env['threads']} threads" if env.get("threads") and str(env["device"]).startswith("cpu") else ""
+    return f"{env['device']}{threads}, torch {env.get('torch', 'unknown')}"
 
 
 def _in_order(groups: Mapping[str, int], order: Sequence[str]) -> list[tuple[str, int]]:
@@ -218,9 +353,21 @@ def _in_order(groups: Mapping[str, int], order: Sequence[str]) -> list[tuple[str
 def _row_notes(row: Row, columns: Sequence[Column]) -> Iterator[str]:
     if row.failed:
         texts = {seed: f"{state}: {error}" if error else state for seed, (state, error) in row.failed.items()}
-        yield f"{row.label}: {by_seed(texts)}."
+        paths = [record_path(row, seed) for seed in row.failed]
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield f"{row.label}: {by_seed(texts)}. The whole error is in {paths[0]}{more}; {WAY_OUT}."
     if row.all_failed:
         return
+    if not row.is_complete:
+        there = ", ".join(str(seed) for seed in row.seeds if seed not in row.failed)
+        lacking = f"; seed {', '.join(map(str, row.missing))} not run" if row.missing else ""
+        yield f"{row.label}: over seed {there} alone{lacking}: does not compete."
+    if row.collapsed:
+        yield f"{row.label}: {row.collapsed}: does not compete."
+    one_class: Mapping[int, int] = row.facts.get("one_class", {})
+    if one_class:
+        told = by_seed({seed: f"y = {value}" for seed, value in one_class.items()})
+        yield f"{row.label}: all predictions are one class ({told}): gaps in decisions are 0 for want of decisions."
     undefined: dict[str, list[str]] = {}
     for column in columns:
         value = row.values[column.symbol]
@@ -228,6 +375,15 @@ def _row_notes(row: Row, columns: Sequence[Column]) -> Iterator[str]:
             undefined.setdefault(value.reason, []).append(column.heading)
     for reason, headings in undefined.items():
         yield f"{row.label}: {', '.join(headings)} undefined (-): {reason}."
+
+
+WAY_OUT = "the same command with --retry-failed runs it again"
+
+
+def record_path(row: Row, seed: int) -> str:
+    """Where the record of one of the row's runs lies."""
+    root = row.facts.get("root")
+    return f"{root}/results/{row.keys[seed]}/record.json" if root else f"results/{row.keys[seed]}/record.json"
 
 
 def _short(name: str, value: str) -> str:

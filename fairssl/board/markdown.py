@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from fairssl.board.table import Table
+from fairssl.board.table import TAIL, Table
 
 
 def to_markdown(*tables: Table) -> str:
@@ -12,18 +13,36 @@ def to_markdown(*tables: Table) -> str:
     return "\n".join(_one_markdown(table) for table in tables)
 
 
-def _one_markdown(table: Table) -> str:
+def grid(table: Table) -> str:
+    """The table alone."""
+
     def line(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    rule = ["---", *("---:" for _ in table.columns), "---", "---", "---:"]
-    body = (line(f"**{_md(text)}**" if bold else _md(text) for text, bold in row) for row in table.body)
-    parts = [f"## {_md(table.title)}", _md(" ".join(table.heading)), "\n".join([line(table.head), line(rule), *body])]
+    rule = ["---", *("---:" for _ in table.columns), *("---" for _ in TAIL[1:]), "---:"]
+    rows = (
+        line(
+            f"**{markdown_text(cell.text)}**{' °' if cell.dim else ''}" if cell.bold else markdown_text(cell.signed)
+            for cell in row
+        )
+        for row in table.body
+    )
+    return "\n".join([line(map(markdown_text, table.head)), line(rule), *rows])
+
+
+def _one_markdown(table: Table) -> str:
+    parts = [f"## {markdown_text(table.title)}", markdown_text(" ".join(table.heading)), grid(table)]
     if table.notes:
-        parts.append("\n".join(f"- {_md(note)}" for note in table.notes))
+        parts.append("\n".join(f"- {markdown_text(note)}" for note in table.notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _md(text: str) -> str:
-    text = " ".join(text.split())
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+# What begins a cell, a tag, an entity, code, a link, or emphasis; an underscore within a word begins none.
+_SPECIAL = re.compile(r"[\\|`*\[\]]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    text = _SPECIAL.sub(lambda sign: "\\" + sign.group(), " ".join(text.split()))
+    return _ENTITY.sub("&amp;", text).replace("<", "&lt;")

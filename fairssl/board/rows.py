@@ -1,7 +1,8 @@
 """Records to tables: a pure function, so that equal records give equal bytes in whatever order they come.
 
 A row is one composition with all its settings, over its seeds. A table holds rows that may be compared: the same data
-(version, parameters, content, image size, split), target and attribute, and the same versions of the shown metrics.
+(version, parameters, content, image size, split), target and attribute, the same versions of the loop, the probe and the
+metrics.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
-from fairssl.board.table import COLUMNS, Column, Row, Table, Value
+from fairssl.board.names import in_paper_order
+from fairssl.board.table import LEAK, Column, Row, SeedStats, Table, Tier
+from fairssl.scoring import inside_floor
+from fairssl.scoring.statistics import summarize
 from fairssl.store.record import Record, State, to_json
-from fairssl.types import UserError
+from fairssl.types import Undefined, UserError
 
 
 @dataclass
@@ -24,9 +29,14 @@ class _Run:
 
     key: str
     state: State
-    values: tuple[float | None, ...]
+    values: dict[str, float | None]
     reasons: dict[str, str]
+    floors: dict[str, tuple[float, float]]  # symbol -> mean and 95 % quantile
     error: str
+    environment: str
+    tier: Tier | None
+    one_class: int | None
+    collapsed: str
 
 
 @dataclass
@@ -34,10 +44,11 @@ class _Group:
     """The seeds of one composition."""
 
     spec: dict[str, Any]
-    versions: tuple[tuple[str, int | None], ...]
+    columns: dict[str, Column]
     labels: set[str] = field(default_factory=set)
     facts: dict[str, Any] = field(default_factory=dict)
     facts_of: int | None = None  # the seed that `facts` are from
+    later: dict[str, str] = field(default_factory=dict)  # symbol -> versions, where computed after the run
     runs: dict[int, _Run] = field(default_factory=dict)
 
 
@@ -45,34 +56,47 @@ class Board:
     """Records in, tables out. Keeps of a record only what a table needs.
 
     A label, where one is given, makes its own row, so that two names of one composition are two rows. Without labels
-    one composition is one row, under the shortest of its names. Rows stand in the `order` of their labels, those not in
-    it after them by the alphabet.
+    one composition is one row, under the shortest of its names. Rows stand by family (which labels training saw), and in
+    a family in the `order` of their labels; those not in it come after, in the order of the paper's tables, then of the
+    alphabet. `root` is written before the paths of records that failed.
     """
 
-    def __init__(self, columns: Sequence[Column] = COLUMNS, order: Sequence[str] = ()) -> None:
-        self.columns = tuple(columns)
-        self.order = tuple(order)
+    def __init__(self, order: Sequence[str] = (), root: str = "") -> None:
+        self.order, self.root = tuple(order), root
         self._groups: dict[tuple[str, str], _Group] = {}
 
-    def add(self, record: Record, label: str | None = None) -> None:
+    def add(self, record: Record, label: str | None = None, tier: Tier | None = None) -> None:
         """Take a record in. Two different results of one run: `UserError`."""
         seed, name, spec = _without_seed_and_name(record)
-        versions = tuple(
-            (c.symbol, record.metric_versions.get(c.symbol, record.spec.get("metrics", {}).get(c.symbol)))
-            for c in self.columns
-            if not c.diagnostic
-        )
-        identity = hashlib.sha256(to_json([spec, versions]).encode()).hexdigest()
-        group = self._groups.setdefault((identity, label or ""), _Group(record.spec, versions))
+        columns = {
+            symbol: Column(symbol, c.heading, c.better, c.percent, c.headline, c.order, c.version)
+            for symbol, c in record.columns.items()
+        }
+        identity = hashlib.sha256(to_json(spec).encode()).hexdigest()
+        group = self._groups.setdefault((identity, label or ""), _Group(record.spec, {}))
         group.labels.add(label or name)
+        for symbol, column in columns.items():
+            known = group.columns.setdefault(symbol, column)
+            if known != column:
+                raise UserError(
+                    f"{label or name} has {symbol} of version {known.version} for one seed and of version "
+                    f"{column.version} for another (record {record.key}); compute both anew"
+                )
         if record.facts and (group.facts_of is None or seed < group.facts_of):
-            group.facts, group.facts_of = {**record.facts, "cells": record.cells}, seed
+            facts = {k: v for k, v in record.facts.items() if k not in ("computed_later", "collapsed")}
+            group.facts, group.facts_of = {**facts, "cells": record.cells, "env": record.env}, seed
+        group.later |= record.facts.get("computed_later", {})
         ours = _Run(
             key=record.key,
             state=record.state,
-            values=tuple(_leak(record) if c.diagnostic else record.metrics.get(c.symbol) for c in self.columns),
-            reasons={**record.undefined, "Leak": str((record.leakage or {}).get("reason", "not measured"))},
+            values={**record.metrics, LEAK.symbol: _leak(record)},
+            reasons={**record.undefined, LEAK.symbol: str((record.leakage or {}).get("reason", "not measured"))},
+            floors=_floors(record),
             error=record.reason,
+            environment=to_json({**record.env, "sources": record.sources}),
+            tier=tier,
+            one_class=record.facts.get("one_class"),
+            collapsed=collapsed(record.facts),
         )
         other = group.runs.setdefault(seed, ours)
         if other.state != "ok" and (ours.state == "ok" or (ours.state, ours.error) < (other.state, other.error)):
@@ -83,21 +107,67 @@ class Board:
 
     def tables(self) -> list[Table]:
         """The tables, in order of dataset, target, attribute, and then of what sets them apart."""
-        places: dict[tuple[str, str, str], dict[str, tuple[dict[str, str], list[Row]]]] = {}
-        for (identity, _), group in sorted(self._groups.items()):
+        places: dict[tuple[str, str, str], dict[str, tuple[dict[str, str], list[_Group]]]] = {}
+        # Those that measured something come first: one that failed has no metric versions, and joins its like.
+        for (_, _), group in sorted(self._groups.items(), key=lambda item: (not item[1].columns, item[0])):
             data = group.spec["data"]
-            place = (data["dataset"], data["target"], data["attribute"])
-            apart = table_identity(data, group.versions)
-            _, rows = places.setdefault(place, {}).setdefault(to_json(apart), (apart, []))
-            rows.append(_row(identity, group, self.columns))
+            here = places.setdefault((data["dataset"], data["target"], data["attribute"]), {})
+            apart = table_identity(group.spec, {c.symbol: c.version for c in group.columns.values()})
+            name = to_json(apart)
+            if not group.columns:
+                alike = [n for n, (other, _) in here.items() if apart.items() <= other.items()]
+                name = min(alike, default=name)
+            here.setdefault(name, (apart, []))[1].append(group)
         tables = []
         for place in sorted(places):
             siblings = [places[place][name] for name in sorted(places[place])]
             apart_in = differing([apart for apart, _ in siblings])
-            for apart, rows in siblings:
+            for apart, groups in siblings:
                 differs = {name: apart.get(name, "none") for name in apart_in}
-                tables.append(make_table(place, apart, differs, rows, len(siblings), self.columns, self.order))
+                seeds = tuple(sorted({seed for group in groups for seed in group.runs}))
+                rows = [self._row(group, seeds) for group in groups]
+                order = in_paper_order(self.order, {label for group in groups for label in group.labels})
+                shown, hidden = _columns(groups)
+                tables.append(make_table(place, apart, differs, rows, len(siblings), shown, hidden, order, seeds))
         return tables
+
+    def _row(self, group: _Group, seeds: Sequence[int]) -> Row:
+        runs = dict(sorted(group.runs.items()))
+        ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
+        method = group.spec["method"]
+        symbols = (*group.columns, LEAK.symbol)
+        values = {s: _over_seeds(ok, len(runs), s, group.columns.get(s, LEAK)) for s in symbols}
+        label = min(group.labels, key=lambda label: (len(label), label))
+        environments: dict[str, tuple[int, ...]] = {}
+        for seed, run in ok.items():
+            environments[run.environment] = (*environments.get(run.environment, ()), seed)
+        tiers = {run.tier for run in ok.values()}
+        one_class = {seed: run.one_class for seed, run in ok.items() if run.one_class is not None}
+        return Row(
+            label=label,
+            name=label,
+            values=values,
+            seeds=tuple(runs),
+            failed={seed: (run.state, run.error) for seed, run in runs.items() if run.state != "ok"},
+            missing=tuple(seed for seed in seeds if seed not in runs),
+            target_seen=str(method.get("target", "none")),
+            group_seen=str(method.get("group", "none")),
+            spec=group.spec,
+            facts={**group.facts, "one_class": one_class, "later": group.later, "root": self.root},
+            identity=_identity(group.spec),
+            below_majority=below_majority(values.get("Acc"), group.facts),
+            collapsed=by_seed({seed: run.collapsed for seed, run in ok.items() if run.collapsed}),
+            keys={seed: run.key for seed, run in runs.items()},
+            environments=environments,
+            tier="reported" if "reported" in tiers else "recomputed" if tiers == {"recomputed"} else None,
+        )
+
+
+def _columns(groups: Sequence[_Group]) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """The headline columns in their order with the diagnostics after them, and the other metrics."""
+    found = {symbol: column for group in groups for symbol, column in group.columns.items()}
+    ordered = sorted(found.values(), key=lambda c: (c.order, c.symbol))
+    return (*(c for c in ordered if c.headline), LEAK), tuple(c for c in ordered if not c.headline)
 
 
 def build(records: Iterable[Record]) -> list[Table]:
@@ -128,31 +198,38 @@ def _leak(record: Record) -> float | None:
     return None if found is None else float(found)
 
 
-def _row(identity: str, group: _Group, columns: Sequence[Column]) -> Row:
-    runs = dict(sorted(group.runs.items()))
-    ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
-    method = group.spec["method"]
-    return Row(
-        label=min(group.labels, key=lambda label: (len(label), label)),
-        values={column.symbol: _over_seeds(ok, len(runs), column.symbol, i) for i, column in enumerate(columns)},
-        seeds=tuple(runs),
-        failed={seed: (run.state, run.error) for seed, run in runs.items() if run.state != "ok"},
-        target_seen=str(method.get("target", "none")),
-        group_seen=str(method.get("group", "none")),
-        spec=group.spec,
-        facts=group.facts,
-        identity=identity,
-    )
+def _identity(spec: Mapping[str, Any]) -> str:
+    method = {key: value for key, value in spec["method"].items() if key != "name"}
+    rest = {key: value for key, value in spec.items() if key != "seed"}
+    return hashlib.sha256(to_json({**rest, "method": method}).encode()).hexdigest()
 
 
-def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, place: int) -> Value:
+def _floors(record: Record) -> dict[str, tuple[float, float]]:
+    found = {}
+    for symbol, floor in (record.noise_floor or {}).items():
+        if isinstance(floor, Mapping) and floor.get("mean") is not None and floor.get("high") is not None:
+            found[symbol] = (float(floor["mean"]), float(floor["high"]))
+    return found
+
+
+def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Column) -> SeedStats:
     if not ok:
-        return Value(None, reason=f"no seed ended well (of {n_seeds})")
-    why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if run.values[place] is None}
+        return SeedStats(None, reason=f"no seed ended well (of {n_seeds})")
+    values = {seed: run.values.get(symbol) for seed, run in ok.items()}
+    why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if values[seed] is None}
     if why:
-        return Value(None, reason=by_seed(why) if len(why) < len(ok) or len(set(why.values())) > 1 else why[min(why)])
-    values = [value for run in ok.values() if (value := run.values[place]) is not None]
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return Value(mean)
-    return Value(mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1)))
+        reason = by_seed(why) if len(why) < len(ok) or len(set(why.values())) > 1 else why[min(why)]
+        return SeedStats(None, reason=reason, by_seed=values)
+    numbers = [value for value in values.values() if value is not None]
+    summary = summarize(numbers)
+    mean, sd, low, high = (
+        None if isinstance(x, Undefined) else float(x) for x in (summary.mean, summary.sd, summary.low, summary.high)
+    )
+    if low is not None and high is not None:  # the last digits of a t quantile are the library's
+        low, high = float(f"{low:.12g}"), float(f"{high:.12g}")
+    floors = [run.floors[symbol] for run in ok.values() if symbol in run.floors]
+    floor = None
+    if column.is_gap and len(floors) == len(ok):
+        floor = math.fsum(f[0] for f in floors) / len(floors), math.fsum(f[1] for f in floors) / len(floors)
+    inside = floor is not None and inside_floor(mean, {"high": floor[1]})
+    return SeedStats(mean, sd, "", values, low, high, floor, inside)

@@ -4,45 +4,107 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from fairssl.board.markdown import to_markdown
-from fairssl.board.table import Table
+from fairssl.board.table import Cell, Table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 
-def to_rich(table: Table) -> RenderableType:
-    """The table for a terminal."""
-    from rich import box
+def show(
+    tables: Sequence[Table], file: IO[str] | None = None, whole: bool = False, terminal: bool | None = None
+) -> None:
+    """Print tables: laid out on a terminal, plain Markdown where the output goes elsewhere. `file` is stdout if left out.
+
+    A table that is wider than the terminal shows its first columns and says which are left out; `whole` shows those too,
+    below. `terminal`: whether the file is one; it is asked if left out.
+    """
+    from rich.console import Console
+
+    out = file or sys.stdout
+    if not (out.isatty() if terminal is None else terminal):
+        out.write(to_markdown(*tables))
+        return
+    console = Console(file=out, highlight=False, force_terminal=True)
+    for table in tables:
+        console.print(to_rich(table, console, whole))
+
+
+def to_rich(table: Table, console: Console, whole: bool = False) -> RenderableType:
+    """The table for a terminal of the console's width."""
     from rich.console import Group
-    from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in table.head:
-        numeric = name == "Seeds" or name in {column.heading for column in table.columns}
-        grid.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in table.body:
-        grid.add_row(*(Text(" ".join(text.split()), style="bold" if bold else "") for text, bold in row))
-    lines: list[RenderableType] = [
-        Text(table.title, style="bold"),
-        Text(" ".join(table.heading)),
-        grid,
-        *map(Text, table.notes),
-    ]
+    blocks = fitting(_widths(table), console.width)
+    shown = blocks if whole else blocks[:1]
+    lines: list[RenderableType] = [Text(table.title, style="bold"), *(_grid(table, block) for block in shown)]
+    left_out = [_heads(table)[at] for block in blocks[len(shown) :] for at in block[1:]]
+    if left_out:
+        lines.append(Text(f"Left out for want of width: {', '.join(left_out)}; --all-columns shows them.", style="dim"))
+    lines += [Text(" ".join(table.heading)), *(Text(f"- {note}") for note in table.notes), Text("")]
     return Group(*lines)
 
 
-def show(tables: Sequence[Table], file: IO[str] | None = None) -> None:
-    """Print tables: laid out on a terminal, plain Markdown where the output is piped. `file` is stdout if left out."""
-    file = file or sys.stdout
-    if not file.isatty():  # not what rich takes for a terminal, which FORCE_COLOR decides
-        file.write(to_markdown(*tables))
-        return
-    from rich.console import Console
+GAP = 2  # blanks between columns
 
-    console = Console(file=file, highlight=False)
-    for table in tables:
-        console.print(to_rich(table))
+
+def fitting(widths: Sequence[int], available: int) -> list[list[int]]:
+    """Blocks of columns, as positions, that are at most `available` wide; the first column begins each.
+
+    A column that does not fit beside the first one stands alone with it: numbers are never broken, names may be.
+    """
+    blocks: list[list[int]] = []
+    for at in range(1, len(widths)):
+        if blocks and sum(widths[i] + GAP for i in (*blocks[-1], at)) - GAP <= available:
+            blocks[-1].append(at)
+        else:
+            blocks.append([0, at])
+    return blocks or [[0]]
+
+
+def _heads(table: Table) -> list[str]:
+    arrows = {column.heading: f"{column.heading} {column.arrow}" for column in table.columns}
+    return [arrows.get(name, name) for name in table.head]
+
+
+def _widths(table: Table) -> list[int]:
+    from rich.cells import cell_len
+
+    failed = {i for i, row in enumerate(table.rows) if row.all_failed}
+    return [
+        max(
+            cell_len(head),
+            *(cell_len(_text(row[at])) for i, row in enumerate(table.body) if not (at == 1 and i in failed)),
+            0,
+        )
+        for at, head in enumerate(_heads(table))
+    ]
+
+
+def _text(cell: Cell) -> str:
+    return "".join(sign for sign in " ".join(cell.text.split()) if sign.isprintable())
+
+
+def _grid(table: Table, block: Sequence[int]) -> RenderableType:
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), collapse_padding=True)
+    numbers = range(1, len(table.columns) + 1)
+    for at in block:
+        numeric = at in numbers or at == len(table.head) - 1
+        folds = at == 0 or (at == 1 and any(row.all_failed for row in table.rows))  # words, which may be broken
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        grid.add_column(_heads(table)[at], justify=justify, no_wrap=not folds, overflow="fold")
+    for family in table.families():
+        for i in family:
+            grid.add_row(*(Text(_text(table.body[i][at]), style=_style(table.body[i][at])) for at in block))
+        grid.add_section()
+    return grid
+
+
+def _style(cell: Cell) -> str:
+    return " ".join([*(["bold"] if cell.bold else []), *(["dim"] if cell.dim else [])])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.cli._help import DATA, OUTPUT, TRAINING, WHAT, WHERE
 from fairssl.cli._paths import parse_path
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
@@ -27,61 +28,197 @@ MANY = "Comma-separated or repeated."
 
 
 def bench(
-    method: list[str] = typer.Option([], "--method", help=f"simclr, sofclr, byol+adversary:0.3, ... {MANY}"),
-    dataset: list[str] = typer.Option([], "--dataset", help=f"synthfaces, colored_digits, utkface, celeba. {MANY}"),
-    attr: list[str] = typer.Option([], "--attr", help=f"Sensitive attribute. {MANY}"),
-    target: list[str] = typer.Option([], "--target", help=f"What is predicted. {MANY}"),
-    seeds: str | None = typer.Option(
-        None, "--seeds", help="How many, as 4 for seeds 0 to 3; or which, as 3,7. Default: the card's."
+    method: list[str] = typer.Option(
+        [], "--method", help=f"simclr, sofclr, byol+adversary:0.3, ... {MANY}", metavar="NAME", rich_help_panel=WHAT
     ),
-    encoder: str | None = typer.Option(None, "--encoder", help="resnet18, small_cnn, or any timm model."),
-    grid: str | None = typer.Option(None, "--grid", help="A TOML file, or a grid of fairssl's. It names the methods."),
-    preset: str | None = typer.Option(None, "--preset", help="smoke (minutes on a CPU), quick (a tenth), paper."),
-    epochs: int | None = typer.Option(None, "--epochs"),
-    image_size: int | None = typer.Option(None, "--image-size", help="Pixels, at most the stored size."),
-    batch_size: int | None = typer.Option(None, "--batch-size"),
-    annotated: float | None = typer.Option(None, "--annotated", help="Share of training images whose group is known."),
-    set_: list[str] = typer.Option([], "--set", help="part.parameter=value, as adversary.weight=0.5. Repeat it."),
+    dataset: list[str] = typer.Option(
+        [],
+        "--dataset",
+        help=f"synthfaces, colored_digits, utkface, celeba, fairface, folder. {MANY}",
+        metavar="NAME",
+        rich_help_panel=WHAT,
+    ),
+    attr: list[str] = typer.Option(
+        [], "--attr", help=f"Sensitive attribute. {MANY}", metavar="NAME", rich_help_panel=WHAT
+    ),
+    target: list[str] = typer.Option(
+        [], "--target", help=f"What is predicted. {MANY}", metavar="NAME", rich_help_panel=WHAT
+    ),
+    seeds: str | None = typer.Option(
+        None,
+        "--seeds",
+        help="How many, as 4 for seeds 0 to 3; or which, as 3,7. Default: the card's.",
+        metavar="N",
+        rich_help_panel=WHAT,
+    ),
+    encoder: str | None = typer.Option(
+        None, "--encoder", help="resnet18, small_cnn, or any timm model.", metavar="NAME", rich_help_panel=WHAT
+    ),
+    grid: str | None = typer.Option(
+        None,
+        "--grid",
+        help="A TOML file, or a grid of fairssl's. It names the methods.",
+        metavar="NAME",
+        rich_help_panel=WHAT,
+    ),
+    preset: str | None = typer.Option(
+        None, "--preset", help="smoke (minutes on a CPU), quick (a tenth), paper.", metavar="NAME", rich_help_panel=WHAT
+    ),
+    epochs: int | None = typer.Option(
+        None, "--epochs", help="Default: the card's, by the preset.", metavar="N", rich_help_panel=TRAINING
+    ),
+    image_size: int | None = typer.Option(
+        None, "--image-size", help="Pixels, at most the stored size.", metavar="N", rich_help_panel=DATA
+    ),
+    batch_size: int | None = typer.Option(
+        None, "--batch-size", help="Images of a step. Default: the card's.", metavar="N", rich_help_panel=TRAINING
+    ),
+    annotated: float | None = typer.Option(
+        None,
+        "--annotated",
+        help="Share of training images whose group is known.",
+        metavar="SHARE",
+        rich_help_panel=DATA,
+    ),
+    set_: list[str] = typer.Option(
+        [],
+        "--set",
+        help="part.parameter=value, as adversary.weight=0.5. Repeat it.",
+        metavar="PART.NAME=VALUE",
+        rich_help_panel=TRAINING,
+    ),
+    equal_views: bool | None = typer.Option(
+        None,
+        "--equal-views/--no-equal-views",
+        help="Every method sees as many augmented images per step.",
+        rich_help_panel=TRAINING,
+    ),
+    pairs: str | None = typer.Option(
+        None,
+        "--pairs",
+        help="More than two groups: adjacent, all or max. Default: adjacent if ordered, else all.",
+        metavar="NAME",
+        rich_help_panel=WHAT,
+    ),
     data_dir: Path | None = typer.Option(
-        None, "--data-dir", parser=parse_path, help="Default: FAIRSSL_DATA, else a per-user folder."
+        None,
+        "--data-dir",
+        parser=parse_path,
+        metavar="PATH",
+        help="Folder or archive. Default: FAIRSSL_DATA, else a per-user folder.",
+        rich_help_panel=DATA,
     ),
     pretrain_dataset: str | None = typer.Option(
         None,
         "--pretrain-dataset",
         help="Train encoders on this dataset, and judge them on --dataset. Default: the same.",
+        metavar="NAME",
+        rich_help_panel=DATA,
     ),
-    pretrain_target: str | None = typer.Option(None, "--pretrain-target", help="Default: that dataset's card."),
-    pretrain_attr: str | None = typer.Option(None, "--pretrain-attr", help="Default: that dataset's card."),
-    out: Path = typer.Option(Path("runs"), "--out", parser=parse_path, help="Where runs and table.md go."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1."),
-    executor: str = typer.Option("local", "--executor", help="local, ray, slurm."),
+    pretrain_target: str | None = typer.Option(
+        None, "--pretrain-target", help="Default: that dataset's card.", metavar="NAME", rich_help_panel=DATA
+    ),
+    pretrain_attr: str | None = typer.Option(
+        None, "--pretrain-attr", help="Default: that dataset's card.", metavar="NAME", rich_help_panel=DATA
+    ),
+    out: Path = typer.Option(
+        Path("runs"),
+        "--out",
+        parser=parse_path,
+        help="Where runs and table.md go.",
+        metavar="DIR",
+        rich_help_panel=OUTPUT,
+    ),
+    board: Path | None = typer.Option(
+        None,
+        "--board",
+        parser=parse_path,
+        help="Also write the board of all runs in --out to this folder, as `fairssl board build` does.",
+        metavar="DIR",
+        rich_help_panel=OUTPUT,
+    ),
+    device: str = typer.Option(
+        "auto", "--device", help="auto, cpu, cuda, cuda:1.", metavar="NAME", rich_help_panel=WHERE
+    ),
+    executor: str = typer.Option(
+        "local", "--executor", help="local, ray, slurm.", metavar="NAME", rich_help_panel=WHERE
+    ),
     workers: int | None = typer.Option(
         None,
         "--workers",
         help="Processes at once. Default: one per GPU; on a CPU one per core if it pays; Ray: cores, Slurm: 8.",
+        metavar="N",
+        rich_help_panel=WHERE,
     ),
     pack: str = typer.Option(
-        "auto", "--pack", help="Seeds of a run that share a device: a number, or auto, as many as fill a GPU."
+        "auto",
+        "--pack",
+        help="Seeds of a run that share a device: a number, or auto, as many as fill a GPU.",
+        metavar="N",
+        rich_help_panel=WHERE,
     ),
-    devices: int = typer.Option(1, "--devices", help="GPUs, or CPU processes, that train each run together."),
-    num_gpus: float | None = typer.Option(None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any."),
+    devices: int = typer.Option(
+        1, "--devices", help="GPUs, or CPU processes, that train each run together.", metavar="N", rich_help_panel=WHERE
+    ),
+    num_gpus: float | None = typer.Option(
+        None, "--num-gpus", help="GPUs per Ray task, as 0.25. Default: 1 if any.", metavar="N", rich_help_panel=WHERE
+    ),
     submit: list[str] = typer.Option(
         [],
         "--submit",
         help="A parameter of submitit for Slurm, as timeout_min=600, slurm_partition=gpu, or a list or mapping in JSON: "
         "slurm_setup='[\"module load cuda\"]'. Repeat it.",
+        metavar="NAME=VALUE",
+        rich_help_panel=WHERE,
     ),
-    checkpoint_minutes: float = typer.Option(1.0, "--checkpoint-minutes", help="At most that much work is lost."),
-    checkpoint_epochs: int = typer.Option(0, "--checkpoint-epochs", help="Also after every so many epochs; 0: not."),
-    log: list[str] = typer.Option([], "--log", help=f"tensorboard, wandb, mlflow, besides the CSV. {MANY}"),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would run, and run nothing."),
-    estimate: bool = typer.Option(False, "--estimate", help="As --dry-run, with the time from a few timed steps."),
-    retry_failed: bool = typer.Option(False, "--retry-failed", help="Also run the failed and diverged runs again."),
-    as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
+    checkpoint_minutes: float = typer.Option(
+        1.0, "--checkpoint-minutes", help="At most that much work is lost.", metavar="N", rich_help_panel=WHERE
+    ),
+    checkpoint_epochs: int = typer.Option(
+        0, "--checkpoint-epochs", help="Also after every so many epochs; 0: not.", metavar="N", rich_help_panel=WHERE
+    ),
+    eval_every: int = typer.Option(
+        0,
+        "--eval-every",
+        help="Judge the validation split after every so many epochs, for `fairssl plot curves`; changes no result.",
+        metavar="N",
+        rich_help_panel=WHERE,
+    ),
+    log: list[str] = typer.Option(
+        [], "--log", help=f"tensorboard, wandb, mlflow, besides the CSV. {MANY}", metavar="NAME", rich_help_panel=OUTPUT
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Print what would run, and run nothing.", rich_help_panel=WHERE
+    ),
+    estimate: bool = typer.Option(
+        False, "--estimate", help="As --dry-run, with the time from a few timed steps.", rich_help_panel=WHERE
+    ),
+    retry_failed: bool = typer.Option(
+        False, "--retry-failed", help="Also run the failed and diverged runs again.", rich_help_panel=WHERE
+    ),
+    force: bool = typer.Option(
+        False, "--force", help="Train and judge everything again, also what is there.", rich_help_panel=WHERE
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON.", rich_help_panel=OUTPUT),
+    all_columns: bool = typer.Option(
+        False,
+        "--all-columns",
+        help="On a terminal too narrow for the table: its other columns too, below it.",
+        rich_help_panel=OUTPUT,
+    ),
 ) -> None:
     """Train a grid of methods, datasets, targets and attributes over seeds, and print accuracy and fairness.
 
     Without arguments: simclr, sogclr and sofclr on the embedded synthfaces. The same call again trains nothing.
+
+    Examples:
+
+        fairssl bench
+        fairssl bench --method simclr,sofclr --dataset celeba --attr male,young
+        fairssl bench --method byol+adversary:0.3 --set adversary.hidden_dim=256
+        fairssl bench --grid paper_celeba --dry-run
+
+    What --set reaches: `fairssl show method NAME`, `fairssl show train`, `fairssl show probe`.
     """
     from fairssl.benchmark import checked_plan, requests_of
     from fairssl.execute.options import Options
@@ -105,6 +242,8 @@ def bench(
         pretrain_dataset=pretrain_dataset,
         pretrain_target=pretrain_target,
         pretrain_attribute=pretrain_attr,
+        equal_views=equal_views,
+        pairs=pairs,
         data_dir=data_dir,
     )
     if str(out) == ".":
@@ -119,8 +258,10 @@ def bench(
         submit=parse_submit(submit),
         checkpoint_minutes=checkpoint_minutes,
         checkpoint_epochs=checkpoint_epochs,
+        eval_every=eval_every,
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
+        force=force,
     )
     store = RunStore(out)
     requests = requests_of(request, grid)
@@ -136,7 +277,7 @@ def bench(
                 _print_plan(content, as_json)
                 return
             result = _run(plan, ours, store, log_)
-        _print_result(result, as_json)
+        _print_result(result, as_json, board, all_columns)
     if result.n_failed:
         raise typer.Exit(1)
 
@@ -175,14 +316,21 @@ def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result
         raise typer.Exit(1) from error
 
 
-def _print_result(result: Result, as_json: bool) -> None:
+def _print_result(result: Result, as_json: bool, board: Path | None = None, all_columns: bool = False) -> None:
     from fairssl.board.json import to_json_rows
     from fairssl.board.terminal import show
 
+    written = [result.store.root / "table.md"]
+    if board is not None:
+        from fairssl.board.build import build_folder
+
+        written += build_folder(result.store.root, board).files
     if as_json:
         typer.echo(json.dumps(to_json_rows(*result.table), indent=2, ensure_ascii=False))
     else:
-        show(result.table)
+        show(result.table, whole=all_columns)
+    for path in written if sys.stdout.isatty() or board is not None else ():
+        print(path, file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
 def _names(flag: str, values: list[str]) -> list[str] | None:

@@ -1,27 +1,179 @@
-"""fairssl board: tables from the records of a runs folder."""
+"""`fairssl board`: tables from records, checked, exchanged, compared."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
 from fairssl.cli._paths import parse_path
 
-app = typer.Typer(help="Make tables from records.", no_args_is_help=True)
+app = typer.Typer(
+    help="Tables and pages from records: build, verify, compare, export, add, index.", no_args_is_help=True
+)
+
+RUNS = typer.Argument(
+    Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to."
+)
+GRID = typer.Option(None, "--grid", help="Only the runs of this grid: a TOML file, or a grid of fairssl's.")
+JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command()
 def build(
-    runs: Path = typer.Argument(
-        Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to."
+    runs: Path = RUNS,
+    out: Path | None = typer.Option(None, parser=parse_path, help="Folder for the board; left out: RUNS_DIR."),
+    grid: str | None = GRID,
+    all_columns: bool = typer.Option(
+        False, "--all-columns", help="On a narrow terminal: all columns, below each other."
     ),
-    out: Path | None = typer.Option(None, parser=parse_path, help="Folder for the tables; left out: RUNS_DIR."),
 ) -> None:
-    """Write table.md, table.csv, table.tex and records.jsonl of all runs in a folder."""
-    from fairssl.board.build import build_folder
+    """Write table.md, table.csv, table.tex, index.html, records.jsonl, predictions/ and manifest.json.
 
-    built = build_folder(runs, out or runs)
+    Every metric is computed again from the predictions. The same records give the same bytes.
+
+    Example:
+
+        fairssl board build runs --out board
+    """
+    import sys
+
+    from fairssl.board.build import build_folder
+    from fairssl.board.terminal import show
+
+    built = build_folder(runs, out or runs, grid)
+    if sys.stdout.isatty():
+        show(built.tables, whole=all_columns)
     typer.echo(f"{built.n_records} records, {len(built.tables)} tables, {sum(len(t.rows) for t in built.tables)} rows")
+    for name in built.missing:
+        typer.echo(f"not run: {name}")
     for path in built.files:
         typer.echo(path)
+
+
+@app.command()
+def verify(
+    board: Path = typer.Argument(metavar="BOARD", parser=parse_path, help="Folder that `fairssl board build` wrote."),
+    resample: bool = typer.Option(
+        False, "--resample", help="Also noise floors and bootstrap intervals; a second per run."
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Compute every cell again from the predictions, every key from the specs, every file from the records.
+
+    Exit code 1 if anything is not what the manifest, the records or the tables say.
+
+    Example:
+
+        fairssl board verify board
+    """
+    from fairssl.board.verify import verify as check
+
+    found = check(board, resample)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+    else:
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+        for fault in found.faults:
+            typer.echo(f"fault: {fault}")
+        end = f"{len(found.faults)} faults" if found.faults else "no fault"
+        typer.echo(f"{found.n_records} records, {found.n_cells} cells computed again: {end}")
+    if found.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    board: Path = typer.Argument(
+        metavar="BOARD", parser=parse_path, help="A board, or a folder that `fairssl bench` wrote to."
+    ),
+    paper: bool = typer.Option(False, "--paper", help="With the tables of the SoFCLR paper."),
+    as_json: bool = JSON,
+) -> None:
+    """Set each mean and spread beside the paper's: agree, better, worse, not comparable.
+
+    Example:
+
+        fairssl board compare board --paper
+    """
+    from fairssl.board.against_paper import compare_with_paper, to_markdown_comparison
+    from fairssl.board.load import tables_of
+    from fairssl.types import UserError
+
+    if not paper:
+        raise UserError("name what to compare with: --paper")
+    found = compare_with_paper(tables_of(board))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+    elif found:
+        typer.echo(to_markdown_comparison(found), nl=False)
+    else:
+        typer.echo(
+            f"no row of {board} is in the paper's tables: CelebA with male or young, UTKFace with age or ethnicity"
+        )
+
+
+@app.command()
+def export(
+    runs: Path = RUNS,
+    out: Path = typer.Option(Path("bundle.zip"), parser=parse_path, help="The file to write."),
+    grid: str | None = GRID,
+) -> None:
+    """Write records, predictions and a manifest as one zip file, for `fairssl board add` elsewhere.
+
+    Example:
+
+        fairssl board export runs --out bundle.zip
+    """
+    from fairssl.board.bundle import export as write
+
+    n = write(runs, out, grid)
+    typer.echo(f"{n} records\n{out}")
+
+
+@app.command()
+def add(
+    bundle: Path = typer.Argument(
+        metavar="BUNDLE", parser=parse_path, help="A zip file of `fairssl board export`, or such a folder."
+    ),
+    runs: Path = typer.Option(Path("runs"), "--runs", parser=parse_path, help="The runs folder that takes them in."),
+) -> None:
+    """Take a stranger's records and predictions into a runs folder, everything computed again; or refuse all and say why.
+
+    Example:
+
+        fairssl board add bundle.zip --runs runs
+    """
+    from fairssl.board.bundle import add as take
+
+    added = take(bundle, runs)
+    typer.echo(f"{added.n_new} runs added to {runs}, {added.n_known} were there already")
+
+
+@app.command()
+def index(
+    folder: Path = typer.Argument(
+        Path("leaderboards"), metavar="[FOLDER]", parser=parse_path, help="Folder whose subfolders are boards."
+    ),
+    readme: Path | None = typer.Option(
+        None,
+        "--readme",
+        parser=parse_path,
+        help="Also put tables between the markers <!-- board NAME --> and <!-- end of board --> of this file.",
+    ),
+) -> None:
+    """Write FOLDER/README.md, the index of the boards in it.
+
+    Example:
+
+        fairssl board index boards
+    """
+    from fairssl.board.index import write_index
+
+    for path in (changed := write_index(folder, readme)):
+        typer.echo(path)
+    if not changed:
+        typer.echo("nothing changed")

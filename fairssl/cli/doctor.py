@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -9,11 +10,11 @@ import platform
 import re
 import shutil
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import typer
 
+from fairssl.cli._table import Cell, echo_facts, echo_prose, screen
 from fairssl.machine import n_cores
 
 DISTRIBUTION = "fairssl"
@@ -22,10 +23,17 @@ DISTRIBUTION = "fairssl"
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print one object.")) -> None:
     """Look at this machine: versions, devices, data, plugins, folders. Exit code 1 if something needed is broken.
 
-    Unlike `list`, it imports every plugin.
+    Unlike `list`, it imports every plugin. Somebody else's that does not import is shown and leaves the exit code 0.
+
+    Example:
+
+        fairssl doctor
     """
+    from fairssl import registry
+
     found: dict[str, Any] = {
         "fairssl": metadata.version(DISTRIBUTION),
+        "plugin_interface": registry.INTERFACE,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "file_locks": importlib.util.find_spec("fcntl") is not None,
@@ -36,12 +44,12 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print one object.
         "cache": _folder(),
     }
     found["problems"] = _problems(found)
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else _text(found))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        _print(found)
     if found["problems"]:
         raise typer.Exit(1)
-
-
-# --------------------------------------------------------------------------- what is looked at
 
 
 def _requirements() -> dict[str, Any]:
@@ -85,23 +93,22 @@ def _devices() -> dict[str, Any]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    """Where each dataset was found, or what to do about it."""
+    """Where each dataset was found, what to do about it where not, or what is wrong with the dataset itself."""
     from fairssl import kinds
-    from fairssl.data.files import data_root
-    from fairssl.types import UserError
+    from fairssl.data.overview import overview
 
-    rows = []
-    for name in kinds.datasets.where():
-        row: dict[str, Any] = {"name": name, "found": False, "images": None, "root": None, "missing": None}
-        try:
-            dataset = kinds.datasets.build(name, {})
-            root = None if dataset.card.embedded else data_root(None, name)
-            facts = dataset.inspect(root)
-            row |= {"found": True, "images": facts.n_images, "root": "embedded" if root is None else str(root)}
-        except UserError as error:
-            row["missing"] = _line(error)
-        rows.append(row)
-    return rows
+    return [
+        {
+            "name": state.name,
+            "package": kinds.datasets.locate(state.name).package,
+            "found": state.found,
+            "images": state.n_images,
+            "root": (state.where or "embedded") if state.found else None,
+            "missing": state.missing,
+            "broken": state.fault,
+        }
+        for state in overview()
+    ]
 
 
 def _plugins() -> dict[str, Any]:
@@ -109,42 +116,54 @@ def _plugins() -> dict[str, Any]:
     from fairssl import kinds, registry
 
     packages: dict[str, dict[str, Any]] = {
-        p.name: {"name": p.name, "module": p.module, "fault": p.fault, "plugins": 0} for p in registry.packages()
+        p.name: {"name": p.name, "module": p.module, "folders": [*map(str, p.folders)], "fault": p.fault, "plugins": 0}
+        for p in registry.packages()
     }
     broken, twice = [], []
     for kind in kinds.registries.values():
         for name in kind.where():
-            place = kind.locate(name)
-            packages[place.package]["plugins"] += 1
-            try:
-                kind.get(name)
-            except registry.BrokenPlugin as error:
-                broken.append({"kind": kind.one, "name": name, "package": place.package, "cause": _line(error)})
+            packages[kind.locate(name).package]["plugins"] += 1
+        for name, cause in kind.broken().items():
+            broken.append({"kind": kind.one, "name": name, "package": kind.locate(name).package, "cause": cause})
         for name, places in kind.offers().items():
             if len(places) > 1:
                 ways = [f"{place.package}:{name}" for place in places]
                 twice.append({"kind": kind.one, "name": name, "write": ways})
-    return {"plugin_packages": list(packages.values()), "broken_plugins": broken, "names_offered_twice": twice}
-
-
-def _folder() -> dict[str, Any]:
-    """The cache folder, whether it can be written, and what is free where it lies."""
-    from fairssl.data.files import cache_folder
-
-    folder = cache_folder()
-    there = folder
-    while not there.exists():
-        there = there.parent
-    usage = shutil.disk_usage(there)
     return {
-        "folder": str(folder),
-        "writable": os.access(there, os.W_OK) and there.is_dir(),
-        "free_gib": round(usage.free / 2**30, 1),
-        "packs_gib": round(sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file()) / 2**30, 2),
+        "plugin_packages": list(packages.values()),
+        "broken_plugins": broken,
+        "names_offered_twice": twice,
+        "unseen_plugins": registry.unseen_plugins() or None,
     }
 
 
-# --------------------------------------------------------------------------- what is wrong
+def _folder() -> dict[str, Any]:
+    """The cache folder, whether it can be written, and what is free where it lies; or why there is none."""
+    from fairssl.data.places import cache_folder
+    from fairssl.types import UserError, printable
+
+    try:
+        folder = cache_folder()
+    except UserError as error:
+        return {"folder": None, "writable": False, "fault": _line(error), "free_gib": None, "packs_gib": None}
+    there = folder
+    while not os.access(there, os.F_OK) and there != there.parent:
+        there = there.parent
+    sizes = 0
+    for place, _, names in os.walk(folder):  # what may not be read does not count
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes += os.stat(os.path.join(place, name)).st_size
+    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
+    return {
+        "folder": printable(str(folder)),
+        "writable": writable,
+        "fault": None
+        if writable
+        else f"the cache folder {printable(str(folder))} cannot be written: set FAIRSSL_CACHE",
+        "free_gib": round(shutil.disk_usage(there).free / 2**30, 1),
+        "packs_gib": round(sizes / 2**30, 2),
+    }
 
 
 def _problems(found: dict[str, Any]) -> list[str]:
@@ -165,11 +184,22 @@ def _problems(found: dict[str, Any]) -> list[str]:
         for one in found["broken_plugins"]
         if one["package"] == DISTRIBUTION
     ]
+    problems += [
+        f"dataset {one['name']} fails: {one['broken']}"
+        for one in _failing_datasets(found)
+        if one["package"] == DISTRIBUTION
+    ]
     if not any(package["name"] == DISTRIBUTION for package in found["plugin_packages"]):
         problems.append("fairssl's own plugins are not found: install it again")
-    if not found["cache"]["writable"]:
-        problems.append(f"the cache folder {found['cache']['folder']} cannot be written: set FAIRSSL_CACHE")
+    if found["cache"]["fault"]:
+        problems.append(found["cache"]["fault"])
     return problems
+
+
+def _failing_datasets(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Datasets that import and then fail with an error of their own."""
+    broken = {one["name"] for one in found["broken_plugins"] if one["kind"] == "dataset"}
+    return [one for one in found["datasets"] if one["broken"] and one["name"] not in broken]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -185,33 +215,76 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-# --------------------------------------------------------------------------- as text
+def _print(found: dict[str, Any]) -> None:
+    there = screen()
 
+    def section(name: str) -> None:
+        typer.echo("\n" + there.style(name, bold=True))
 
-def _text(found: dict[str, Any]) -> str:
-    lines = [f"fairssl {found['fairssl']}, Python {found['python']}, {found['platform']}", "", "packages"]
-    for name, package in found["packages"].items():
-        low = f"  (at least {package['at_least']})" if package["at_least"] else ""
-        lines.append(f"  {name:<14} {package['version'] or 'missing'}{low}")
-    for extra, packages in found["extras"].items():
-        state = ", ".join(f"{name} {version or 'not installed'}" for name, version in packages.items())
-        lines.append(f"  [{extra}] {state}")
-    lines += ["", f"devices ({found['threads']} threads on {found['cores']} cores)"]
-    lines += [f"  {device['name']:<14} {device['is']}" for device in found["devices"]]
-    lines += ["", "datasets"]
-    for row in found["datasets"]:
-        state = f"{row['images']:,} images, {row['root']}" if row["found"] else f"not found: {row['missing']}"
-        lines.append(f"  {row['name']:<14} {state}")
-    lines += ["", "plugins"]
-    for package in found["plugin_packages"]:
-        state = f"broken: {package['fault']}" if package["fault"] else f"{package['plugins']} plugins"
-        lines.append(f"  {package['name']:<14} {state}")
-    lines += [f"  broken: {one['cause']}" for one in found["broken_plugins"]]
+    echo_prose(f"fairssl {found['fairssl']}, Python {found['python']}, {found['platform']}")
+    section("packages")
+    echo_facts(
+        [
+            (name, f"{p['version'] or 'missing'}{f'  (at least {low})' if (low := p['at_least']) else ''}")
+            for name, p in found["packages"].items()
+        ],
+        indent=2,
+    )
+    states = {
+        extra: ", ".join(f"{name} {version or 'not installed'}" for name, version in packages.items())
+        for extra, packages in found["extras"].items()
+    }
+    echo_facts([(f"[{extra}]", state) for extra, state in states.items()], indent=2)
+    section(f"devices ({found['threads']} threads on {found['cores']} cores)")
+    echo_facts([(device["name"], device["is"]) for device in found["devices"]], indent=2)
+    section("datasets")
+    echo_facts([(row["name"], _dataset_state(row)) for row in found["datasets"]], indent=2)
+    section(f"plugins (interface {found['plugin_interface']})")
+    rows = [(package["name"], _package_state(package)) for package in found["plugin_packages"]]
+    rows += [
+        (f"{one['kind']} {one['name']}", Cell(f"broken: {one['cause']}", "red")) for one in found["broken_plugins"]
+    ]
     for one in found["names_offered_twice"]:
-        lines.append(f"  {one['kind']} {one['name']} is offered twice; write {' or '.join(one['write'])}")
+        rows.append(
+            (f"{one['kind']} {one['name']}", Cell(f"offered twice; write {' or '.join(one['write'])}", "yellow"))
+        )
+    echo_facts(rows, indent=2)
+    section("cache")
     cache = found["cache"]
-    lines += ["", "cache", f"  {cache['folder']}: {cache['packs_gib']} GiB, {cache['free_gib']} GiB free"]
-    lines += ["", *(f"problem: {problem}" for problem in found["problems"])]
+    if cache["folder"]:
+        echo_facts([(cache["folder"], f"{cache['packs_gib']} GiB, {cache['free_gib']} GiB free")], indent=2)
+    typer.echo()
+    if found["unseen_plugins"]:
+        echo_prose(f"note: {found['unseen_plugins']}")
+    for problem in found["problems"]:
+        echo_prose(there.style("problem", "red") + f": {problem}")
     if not found["problems"]:
-        lines.append("all is well")
-    return "\n".join(lines)
+        echo_prose(_verdict(found))
+
+
+def _dataset_state(row: dict[str, Any]) -> str | Cell:
+    if row["broken"]:
+        return Cell(f"broken: {row['broken']}", "red")
+    return f"{row['images']:,} images, {row['root']}" if row["found"] else f"not found: {row['missing']}"
+
+
+def _package_state(package: dict[str, Any]) -> Cell:
+    if package["fault"]:
+        return Cell(f"broken: {package['fault']}", "red")
+    return Cell(f"{package['plugins']} plugins in {', '.join(package['folders'])}")
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """The last line, where fairssl has no problem of its own."""
+    plugins = [one for one in found["broken_plugins"] if one["package"] != DISTRIBUTION]
+    packages = [one for one in found["plugin_packages"] if one["fault"]]
+    datasets = [one for one in _failing_datasets(found) if one["package"] != DISTRIBUTION]
+    counts = [
+        f"{len(items)} {what}{'' if len(items) == 1 else 's'}"
+        for items, what in ((plugins, "plugin"), (packages, "plugin package"), (datasets, "dataset"))
+        if items
+    ]
+    if not counts:
+        return screen().style("all is well", "green")
+    one = len(plugins) + len(packages) + len(datasets) == 1
+    return f"fairssl itself is well; {' and '.join(counts)} of others {'is' if one else 'are'} broken, see above"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
+
+from fairssl.cli._table import Cell, Column, echo_line, echo_table, screen
 
 # The columns of the SoFCLR paper's first table -> what they are called in JSON.
 FACTS = {
@@ -27,21 +28,33 @@ def list_(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:
-    """What there is: methods with the columns of the paper's first table, and every other kind of plugin."""
+    """What there is: methods with the columns of the paper's first table, and every other kind of plugin.
+
+    Files are read and not run: a plugin that only fails when it is imported is found by `fairssl doctor`.
+
+    Examples:
+
+        fairssl list
+        fairssl list methods --json
+    """
     from fairssl import kinds, registry
 
     wanted = [kinds.by_kind(kind).kind] if kind else list(kinds.registries)
     rows = {name: list(_rows(name)) for name in wanted}
     for package in registry.packages():
         if package.fault:
-            print(f"fairssl: warning: plugin package {package.name} is broken: {package.fault}", file=sys.stderr)
+            echo_line(f"fairssl: warning: plugin package {package.name} is broken: {package.fault}")
+    unseen = registry.unseen_plugins()
+    if unseen:
+        echo_line(f"fairssl: warning: {unseen}")
     if as_json:
         typer.echo(json.dumps([row for name in wanted for row in rows[name]], indent=2, ensure_ascii=False))
         return
+    there = screen()
     for place, name in enumerate(wanted):
         if len(wanted) > 1:
-            typer.echo(f"{chr(10) if place else ''}{name}")
-        typer.echo(_methods(rows[name]) if name == "methods" else _others(rows[name]))
+            typer.echo(("\n" if place else "") + there.style(name, bold=True))
+        (_print_methods if name == "methods" else _print_others)(rows[name])
 
 
 def _rows(kind: str) -> Iterator[dict[str, Any]]:
@@ -93,36 +106,51 @@ def _bare_objectives() -> Iterator[dict[str, Any]]:
             yield {**row, "kind": "method", **rest, **dict.fromkeys(FACTS.values())}
 
 
-def _methods(rows: Sequence[dict[str, Any]]) -> str:
-    table = [["name", *FACTS, "made of", "summary"]]
+# Narrow terminals lose what the parts say anyway, then the paper's facts from the right.
+_METHOD_COLUMNS = (
+    Column("name", fg="cyan"),
+    Column("adversarial", drop=5),
+    Column("contrastive", drop=4),
+    Column("label", drop=1),
+    Column("sensitive attribute", drop=1),
+    Column("generator", drop=6),
+    Column("theory", drop=7),
+    Column("made of", drop=3),
+    Column("summary", least=28),
+)
+
+
+def _print_methods(rows: Sequence[dict[str, Any]]) -> None:
+    table: list[list[str | Cell]] = []
     for row in sorted(rows, key=lambda r: r["name"]):
         if row["broken"]:
-            table.append([row["name"], *[NOT_STATED] * len(FACTS), NOT_STATED, f"broken: {row['broken']}"])
+            nothing: list[str | Cell] = [NOT_STATED] * (len(FACTS) + 1)
+            table.append([row["name"], *nothing, _broken(row)])
             continue
         made_of = " + ".join([row["objective"], *row["heads"]])
         table.append([row["name"], *(_word(row[key]) for key in FACTS.values()), made_of, row["summary"]])
-    return _aligned(table)
+    echo_table(_METHOD_COLUMNS, table)
 
 
-def _others(rows: Sequence[dict[str, Any]]) -> str:
-    own = "fairssl"
-    return _aligned(
-        [
+def _print_others(rows: Sequence[dict[str, Any]]) -> None:
+    """Name and summary, and whose it is where it is not fairssl's own."""
+    columns = (Column(fg="cyan"), Column(least=30), Column(fg="magenta"))
+    echo_table(
+        columns,
+        (
             [
                 row["name"],
-                f"broken: {row['broken']}" if row["broken"] else row["summary"],
-                "" if row["package"] == own else f"({row['package']})",
+                _broken(row) if row["broken"] else row["summary"],
+                "" if row["package"] == "fairssl" else f"({row['package']})",
             ]
             for row in rows
-        ]
+        ),
     )
+
+
+def _broken(row: dict[str, Any]) -> Cell:
+    return Cell(f"broken: {row['broken']}", "red")
 
 
 def _word(value: Any) -> str:
     return NOT_STATED if value is None else {True: "yes", False: "no"}.get(value, str(value))
-
-
-def _aligned(table: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in table]
-    return "\n".join(lines)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairssl.machine import user_path
 from fairssl.progress import reporter
 from fairssl.registry import did_you_mean
-from fairssl.types import Undefined, UserError
+from fairssl.types import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from rich.console import Console
 
-    from fairssl.interfaces import Metric
-    from fairssl.scoring.resampling import Interval
-    from fairssl.types import Outcome, Value
+    from fairssl.scoring.api import Scores, TextTable
 
 
 def score(
@@ -30,284 +27,139 @@ def score(
     ),
     json: bool = typer.Option(False, "--json", help="Print JSON, all numbers as fractions."),
     bootstrap: int = typer.Option(0, help="Replicates for 95 % intervals; 1000 is usual, 0 is none."),
+    noise_floor: int = typer.Option(
+        0, help="Permutations of the groups, for what chance measures on this test set; 200 is usual, 0 is none."
+    ),
     readings: bool = typer.Option(
         False, "--readings", help="Also the other readings of each notion, and the raw AUCs."
     ),
-    pairs: str = typer.Option("adjacent", help="More than two groups: 'adjacent' as the paper, or 'all' pairs."),
+    ordered: bool | None = typer.Option(
+        None,
+        "--ordered/--nominal",
+        help="More than two groups: whether their order has a meaning; nominal if left out.",
+    ),
+    pairs: str | None = typer.Option(
+        None,
+        help="More than two groups: mean over 'adjacent' pairs (ordered groups, as the paper), over 'all' pairs (nominal "
+        "groups), or the 'max' of all; left out, --ordered or --nominal decides.",
+    ),
     undefined: str = typer.Option("propagate", help="'propagate' an undefined part to the mean, or 'omit' it."),
 ) -> None:
-    """Score predictions: accuracy and every fairness metric by group, at threshold 0.5."""
-    from fairssl import scoring
+    """Score predictions: accuracy and every fairness metric by group, at threshold 0.5.
 
-    _one_of("--pairs", pairs, ("adjacent", "all"))
+    Examples:
+
+        fairssl score predictions.csv --target y --score p --group a
+        fairssl score predictions.csv --groups 0,1,2 --bootstrap 1000 --json
+    """
+    from fairssl.scoring.api import score_outcome
+    from fairssl.scoring.predictions import read_predictions
+
+    _one_of("--pairs", pairs, (None, "adjacent", "all", "max"))
     _one_of("--undefined", undefined, ("propagate", "omit"))
-    if bootstrap < 0:
-        raise UserError(f"--bootstrap {bootstrap} is no number of replicates; 1000 is usual, 0 is none")
-    file = predictions if predictions == "-" else str(user_path(predictions))
-    outcome = _outcome(file, target, score, group, groups)
-    how: dict[str, Any] = {"pairs": pairs, "undefined": undefined}
-    values = scoring.evaluate(outcome, **how)
-    intervals = _bootstrap(outcome, bootstrap, how) if bootstrap else None
-    other = scoring.readings(outcome, **how) if readings else None
-    if json:
-        typer.echo(_json(outcome, values, intervals, other))
-    else:
-        heading = f"target {target}, {score} > 0.5 predicts 1, groups by {group}"
-        typer.echo(_text(outcome, values, intervals, other, heading))
-
-
-# --------------------------------------------------------------------------- from the file to an outcome
-
-
-def _outcome(path: str, target: str, score: str, group: str, groups: str | None) -> Outcome:
-    from fairssl import scoring
-
-    columns = _read(path, (target, score, group))
-    name = "standard input" if path == "-" else path
-    declared = None if groups is None else [label.strip() for label in groups.split(",")]
-    if declared is not None and "" in declared:
-        raise UserError(f"--groups {groups!r} has an empty label; write it as 0,1,2")
-    values = sorted(set(columns[group]))
-    if declared is None and len(values) == 1 and values[0].strip():
-        raise UserError(
-            f"column {group!r} has one value, {values[0]!r}, in {name}, but a gap needs two groups; if another is "
-            f"absent from the file declare it: --groups {values[0]},OTHER"
+    _count("--bootstrap", bootstrap, 1000)
+    _count("--noise-floor", noise_floor, 200)
+    if ordered is False and pairs == "adjacent":
+        raise UserError("--pairs adjacent needs groups in order, which --nominal denies; drop one of them")
+    read = read_predictions(predictions, target=target, score=score, group=group, groups=_labels(groups))
+    how: dict[str, Any] = {"ordered": ordered, "pairs": pairs, "undefined": undefined, "notes": read.notes}
+    with reporter() as log:
+        found = score_outcome(
+            read.outcome,
+            **how,
+            n_bootstrap=bootstrap,
+            n_permutations=noise_floor,
+            named=(score, target, group),
+            progress=log.stage,
         )
-    if declared is not None and len(declared) == 1:
+    if json:
+        import json as encoder
+
+        typer.echo(encoder.dumps(found.to_dict(readings), ensure_ascii=False, allow_nan=False))
+    else:
+        _show(found, readings)
+
+
+def _labels(groups: str | None) -> list[str] | None:
+    if groups is None:
+        return None
+    labels = [label.strip() for label in groups.split(",")]
+    if "" in labels:
+        raise UserError(f"--groups {groups!r} has an empty label; write it as 0,1,2")
+    if len(labels) == 1:
         raise UserError(
             f"--groups {groups!r} declares one group, but a gap needs two; name all of them, as --groups 0,1"
         )
-    named = [f"column {column!r}" for column in (score, target, group)]
-    codes, labels = scoring.group_codes(columns[group], declared, named=named[2])
-    return scoring.check_outcome(
-        _numbers(columns[score], named[0], {}),
-        _numbers(columns[target], named[1], {"true": 1.0, "false": 0.0}),
-        codes,
-        labels,
-        named=(named[0], named[1], named[2]),
-    )
+    return labels
 
 
-def _read(path: str, wanted: Sequence[str]) -> dict[str, list[str]]:
-    """The wanted columns as text, one string per row."""
-    import csv
-    import io
-
-    name = "standard input" if path == "-" else path
-    reader = csv.reader(io.StringIO(_content(path), newline=""))
-    try:
-        rows = [row for row in reader if row]
-    except csv.Error as error:
-        raise UserError(f"{name} is not a CSV file: line {reader.line_num}: {error}") from error
-    if not rows:
-        raise UserError(f"{name} is empty; give a CSV file with a header and one row per prediction")
-    header = [column.strip() for column in rows[0]]
-    for column in wanted:
-        if header.count(column) != 1:
-            if column in header:
-                raise UserError(f"{name} has more than one column {column!r}; rename or remove all but one")
-            raise UserError(f"{name} has no column {column!r}{did_you_mean(column, set(header))}")
-    if len(rows) == 1:
-        raise UserError(f"{name} has a header but no rows; give one row per prediction")
-    for i, row in enumerate(rows[1:], start=1):
-        if len(row) != len(header):
-            raise UserError(f"{name} has {len(row)} values in row {i} but {len(header)} columns; repair that row")
-    return {column: [row[header.index(column)] for row in rows[1:]] for column in wanted}
-
-
-def _content(path: str) -> str:
-    import gzip
-    import sys
-    import zlib
-    from pathlib import Path
-
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        if data.startswith(b"\x1f\x8b"):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path!r}; give a CSV file of predictions, or - for standard input") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text; save it as a CSV file in UTF-8") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is a broken gzip file ({error}); copy or compress it again") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}; give a readable CSV file") from error
-
-
-def _numbers(cells: Sequence[str], name: str, words: Mapping[str, float]) -> np.ndarray:
-    """Float64 (N,) of a column's text; empty is NaN, which is refused later with a count."""
-    import numpy as np
-
-    def number(cell: str) -> float:
-        text = cell.strip().lower()
-        return words[text] if text in words else float(text or "nan")
-
-    numbers = np.empty(len(cells))
-    for i, cell in enumerate(cells):
-        try:
-            numbers[i] = number(cell)
-        except ValueError:
-            accepted = "0 or 1" if words else "a number in [0, 1]"
-            raise UserError(f"{name} holds {cell!r} in row {i + 1}, which is not {accepted}; repair that row") from None
-    return numbers
-
-
-def _one_of(flag: str, value: str, known: Sequence[str]) -> None:
-
+def _one_of(flag: str, value: str | None, known: tuple[str | None, ...]) -> None:
     if value not in known:
-        raise UserError(f"{flag} {value!r} is unknown{did_you_mean(value, known)}")
+        raise UserError(f"{flag} {value!r} is unknown{did_you_mean(str(value), [k for k in known if k])}")
 
 
-def _bootstrap(outcome: Outcome, n: int, how: Mapping[str, Any]) -> dict[str, Interval]:
-    """The intervals, with progress on stderr."""
-    from fairssl import scoring
-
-    with reporter() as log:
-        return scoring.bootstrap(outcome, n, progress=log.stage, **how)
+def _count(flag: str, n: int, usual: int) -> None:
+    if n < 0:
+        raise UserError(f"{flag} {n} is no number of replicates; {usual} is usual, 0 is none")
 
 
-# --------------------------------------------------------------------------- output
+def _show(found: Scores, readings: bool) -> None:
+    """In colour and as wide as the terminal; plain text where the output is piped."""
+    from rich.console import Console
+    from rich.text import Text
+
+    if not sys.stdout.isatty():  # not what rich takes for a terminal, which FORCE_COLOR decides
+        typer.echo(found.text(readings))
+        return
+    console = Console(highlight=False, force_terminal=True)
+    first, *rest = found.tables(readings)
+    console.print(Text("\n".join(found.caption), style="bold"), Text(found.scale, style="dim"), sep="\n")
+    _print(console, first)
+    if not any(set(first.wraps) & set(part) for part in _fitting(first, console.width)):
+        console.print(Text("what each is: fairssl show metric NAME", style="dim"))
+    if found.remarks:
+        console.print(Text("\n".join(found.remarks), style="yellow"))
+    for table in rest:
+        _print(console, table)
 
 
-def _json(
-    outcome: Outcome,
-    values: Mapping[str, Value],
-    intervals: Mapping[str, Interval] | None,
-    other: Mapping[str, Mapping[str, Value]] | None,
-) -> str:
-    import json
-
-    result: dict[str, Any] = {
-        "n": len(outcome.score),
-        "groups": _sizes(outcome),
-        "metrics": {symbol: _null(value) for symbol, value in values.items()},
-        "undefined": {symbol: value.reason for symbol, value in values.items() if isinstance(value, Undefined)},
-    }
-    if partial := _partial(values):
-        result["partial"] = partial
-    if intervals is not None:
-        result["intervals"] = {
-            symbol: {"low": _null(i.low), "high": _null(i.high), "undefined_replicates": i.n_undefined}
-            for symbol, i in intervals.items()
-        }
-    if other is not None:
-        shown = {symbol: {name: _null(v) for name, v in named.items()} for symbol, named in other.items()}
-        by_group = {label: {name: _null(v) for name, v in row.items()} for label, row in _by_group(outcome).items()}
-        result["readings"] = {**shown, "by_group": by_group}
-    return json.dumps(result, ensure_ascii=False, allow_nan=False)
+GAP = 3  # between columns
+LEAST_TEXT = 40  # characters for a column of text; where there is less room it is left out
 
 
-def _text(
-    outcome: Outcome,
-    values: Mapping[str, Value],
-    intervals: Mapping[str, Interval] | None,
-    other: Mapping[str, Mapping[str, Value]] | None,
-    heading: str,
-) -> str:
-    from fairssl import kinds, scoring
+def _print(console: Console, table: TextTable) -> None:
+    """The table in colour. No value is broken: what does not fit stands in a table below, the first column repeated."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
-    metrics = {m.symbol: m for m in scoring.columns()}
-    times = ", ".join(symbol for symbol, m in metrics.items() if m.percent)
-    lines = [f"{len(outcome.score)} predictions: {heading}", f"{times}: x 100", ""]
-
-    table = [["metric", "value", *(["95 % interval"] if intervals else []), "what it is"]]
-    for symbol, value in values.items():
-        row = [symbol, _number(value, metrics[symbol])]
-        if intervals:
-            one = intervals[symbol]
-            low, high = (_number(end, metrics[symbol]) for end in (one.low, one.high))
-            row.append("-" if low == "-" else f"{low} to {high}")
-        table.append([*row, kinds.metrics.summary(metrics[symbol].name)])
-    lines += _grid(table, left=(0, len(table[0]) - 1))
-
-    notes = [f"{symbol}: undefined, {value.reason}" for symbol, value in values.items() if isinstance(value, Undefined)]
-    notes += [f"{symbol}: {note}" for symbol, note in _partial(values).items()]
-    for symbol, one in (intervals or {}).items():
-        if one.n_undefined:
-            notes.append(
-                f"{symbol}: {one.n_undefined} of {one.n_replicates} bootstrap replicates undefined, interval unreliable"
-            )
-    lines += ["", *notes] if notes else []
-
-    if other:
-        table = [["other readings", "value"]]
-        for symbol, named in other.items():
-            table += [[f"{symbol}, {name}", _number(value, metrics[symbol])] for name, value in named.items()]
-        lines += ["", *_grid(table, left=(0,))]
-
-    rates = _by_group(outcome)
-    cells = dict(zip(outcome.groups, scoring.cell_counts(outcome), strict=True))
-    names = list(next(iter(rates.values()))) if other else ["Acc", "positive_rate", "TPR", "FPR"]
-    table = [["group", "n", "n(y=0)", "n(y=1)", *names]]
-    for label, (n_negative, n_positive) in cells.items():
-        rest = [_plain(rates[label][name]) for name in names]
-        table.append([label, str(n_negative + n_positive), str(n_negative), str(n_positive), *rest])
-    lines += ["", *_grid(table, left=(0,))]
-    if other:
-        lines += ["", "AUC(P, N): how often a score of P is above one of N, ties a half; rest: all other groups"]
-    return "\n".join(lines)
+    widest = console.width // 2
+    for columns in _fitting(table, console.width):
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for i in columns:
+            justify: Any = "left" if i in table.left else "right"
+            keeps = i not in table.wraps and max(len(row[i]) for row in table.rows) <= widest
+            grid.add_column(table.head[i], justify=justify, no_wrap=keeps, overflow="fold")
+        for row in table.rows:
+            name, *cells = (row[i] for i in columns)
+            dim = [cell == "-" or i in table.wraps for i, cell in zip(columns[1:], cells, strict=True)]
+            texts = [Text(cell, style="dim" if faint else "") for cell, faint in zip(cells, dim, strict=True)]
+            grid.add_row(Text(name, style="bold cyan"), *texts)
+        console.print(grid)
 
 
-def _by_group(outcome: Outcome) -> dict[str, dict[str, Value]]:
-    """What the metrics compare, raw: rates and AUCs of each group, as fractions."""
-    from fairssl import scoring
-
-    rates = {
-        "Acc": scoring.accuracies(outcome),
-        "positive_rate": scoring.positive_rates(outcome),
-        "TPR": scoring.true_positive_rates(outcome),
-        "FPR": scoring.false_positive_rates(outcome),
-    }
-    found: dict[str, dict[str, Value]] = {}
-    for code, label in enumerate(outcome.groups):
-        own, rest = (code,), [g for g in range(len(outcome.groups)) if g != code]
-        found[label] = {name: by_group[code] for name, by_group in rates.items()} | {
-            "AUC(pos, neg)": scoring.auc(outcome, (own, 1), (own, 0)),
-            "AUC(pos, rest neg)": scoring.auc(outcome, (own, 1), (rest, 0)),
-            "AUC(rest pos, neg)": scoring.auc(outcome, (rest, 1), (own, 0)),
-            "AUC(all, rest)": scoring.auc(outcome, (own, None), (rest, None)),
-        }
-    return found
-
-
-def _sizes(outcome: Outcome) -> dict[str, int]:
-    from fairssl import scoring
-
-    return {label: sum(n) for label, n in zip(outcome.groups, scoring.cell_counts(outcome), strict=True)}
-
-
-def _partial(values: Mapping[str, Value]) -> dict[str, str]:
-    from fairssl.scoring.groups import PartialMean
-
-    return {
-        symbol: f"mean of {value.n_defined} of {value.n_parts} parts, the others undefined"
-        for symbol, value in values.items()
-        if isinstance(value, PartialMean)
-    }
-
-
-def _null(value: Value) -> float | None:
-    return None if isinstance(value, Undefined) else float(value)
-
-
-def _number(value: Value, metric: Metric) -> str:
-    if isinstance(value, Undefined):
-        return "-"
-    return f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
-
-
-def _plain(value: Value) -> str:
-    return "-" if isinstance(value, Undefined) else f"{value:.4f}"
-
-
-def _grid(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Rows as aligned columns, a rule under the first."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        cells = (c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        return "  ".join(cells).rstrip()
-
-    return [line(rows[0]), "  ".join("-" * w for w in widths), *(line(row) for row in rows[1:])]
+def _fitting(table: TextTable, width: int) -> list[list[int]]:
+    """Positions of the columns of each part of the table that fits in `width` characters."""
+    widths = [max(len(row[i]) for row in (table.head, *table.rows)) for i in range(len(table.head))]
+    parts: list[list[int]] = [[0]]
+    room = left = width - 2 - widths[0]
+    for i in range(1, len(widths)):
+        needed = GAP + (min(widths[i], LEAST_TEXT) if i in table.wraps else widths[i])
+        if needed > left and i in table.wraps:
+            continue
+        if needed > left and len(parts[-1]) > 1:
+            parts.append([0])
+            left = room
+        parts[-1].append(i)
+        left -= needed
+    return parts

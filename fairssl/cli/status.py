@@ -20,6 +20,10 @@ def status(
     """Cells by state, speed, time left and the last error, of everything that was started in a runs folder.
 
     It reads and touches nothing; nothing slows down for it.
+
+    Example:
+
+        fairssl status runs
     """
     from fairssl.plan.status import status as look
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -24,28 +23,39 @@ from fairssl.data.files import (
     UNREADABLE,
     ImageFiles,
     Names,
-    cache_fault,
-    cache_folder,
     decode_reason,
     map_ahead,
     n_threads,
     none_decodes,
-    writable_folder,
 )
-from fairssl.types import Progress, UserError, silent
+from fairssl.data.places import cache_fault, cache_folder, fresh_start, new_folder, writable_folder
+from fairssl.types import Progress, UserError, printable, silent
 
-DECODER = 1  # raise it when `decode` gives other pixels
+DECODER = 2  # raise it when `decode` gives other pixels
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # TIFF 6.0, section 8
 STALE = 3600  # seconds without a write after which a half-built pack is a dead process's
 
 
 def decode(data: bytes, image_size: int) -> np.ndarray:
     """uint8 (3, S, S) RGB: orientation from EXIF applied, shorter side resized to S, centre crop.
 
+    Every mode is brought to 8 bits a channel: of 16 unsigned bits the higher 8 count (12: of 12), in grey as in colour;
+    floating point must lie in 0..1 and is multiplied by 255 and rounded. Whole numbers of 32 bits, or with a sign, and
+    floats outside 0..1 are refused: their type does not say which value is white. Grey is repeated, a palette looked up,
+    CMYK converted without a colour profile, and alpha left out. Of several frames or pages the first counts.
     Pillow's bilinear filter, whose support grows with the reduction (antialiased), on the fully decoded image: no
     `draft`, no `reducing_gap`, which are faster and give other pixels. Errors: one of `UNREADABLE`.
     """
     with Image.open(io.BytesIO(data)) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
+        return to_square(file, image_size)
+
+
+def to_square(image: Image.Image, image_size: int) -> np.ndarray:
+    """An opened image -> uint8 (3, S, S) RGB, as `decode` makes it."""
+    file, image = image, ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        image = _eight_bits(image, file)
+    image = image.convert("RGB")
     width, height = image.size
     shorter = min(width, height)
     if shorter != image_size:
@@ -57,11 +67,35 @@ def decode(data: bytes, image_size: int) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
+def _eight_bits(image: Image.Image, file: Image.Image) -> Image.Image:
+    """A grey image of more than 8 bits, in 8 by the range of its type; `file` is what it was read from.
+
+    `Image.convert` would cut everything above 255 off.
+    """
+    values = np.asarray(image)
+    tags = getattr(file, "tag_v2", {})  # of a TIFF
+    if image.mode == "F":
+        low, high = values.min(), values.max()
+        if not (low >= 0 and high <= 1):  # also of NaN
+            raise ValueError(f"floating point from {low:g} to {high:g}, outside 0..1; save it with 8 bits a channel")
+        grey = np.round(values * 255).astype(np.uint8)
+    elif image.mode.startswith("I;16") or file.format in (
+        "PNG",
+        "PPM",
+    ):  # whose 16 bits older releases of Pillow call "I"
+        grey = (values >> (4 if tags.get(BITS_PER_SAMPLE) == (12,) else 8)).astype(np.uint8)
+    else:
+        raise ValueError("whole numbers of 32 bits, or with a sign, have no known white; save it with 8 bits a channel")
+    return Image.fromarray(255 - grey if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else grey)
+
+
 @dataclass(frozen=True)
 class DecodedImages:
     """Decoded images. N of the n names that were asked for; the others do not decode.
 
-    `images` uint8 (N, 3, S, S), memory-mapped: writing to it changes this process's copy, never the file.
+    `images` uint8 (N, 3, S, S), memory-mapped: writing to it changes this process's copy, never the file. A slice of it
+    costs nothing; `images[rows]` with an array of positions copies these images into memory, so ask for the names in an
+    order in which every split is a slice.
     `kept` int64 (N,) position of each image among the names asked for; `sha256` uint8 (N, 32) of each file's bytes.
     `corrupt` is `name: reason` for every image left out.
     """
@@ -79,8 +113,8 @@ class DecodedImages:
         """One line that names and counts what was left out; nothing if nothing was."""
         if not self.corrupt:
             return ()
-        shown = "; ".join(self.corrupt[:5]) + ("; ..." if len(self.corrupt) > 5 else "")
-        return (f"corrupt: {len(self.corrupt)} images do not decode and are left out: {shown}",)
+        shown = "; ".join(map(printable, self.corrupt[:5])) + ("; ..." if len(self.corrupt) > 5 else "")
+        return (f"corrupt: {len(self.corrupt):,} images do not decode and are left out: {shown}",)
 
 
 def decoded_images(
@@ -98,11 +132,12 @@ def decoded_images(
         raise UserError(f"{str(files.root)!r} holds no image that can be used")
     listing = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()
     key = hashlib.sha256(json.dumps([DECODER, image_size, fingerprint, listing]).encode()).hexdigest()[:32]
-    folder = writable_folder(cache_folder() / "packs")
+    folder = cache_folder() / "packs"
     final = folder / key
     opened = _open(final, image_size)
     if opened is not None:
         return opened
+    writable_folder(folder)
     _sweep(folder)
     needed, free = len(names) * 3 * image_size**2, shutil.disk_usage(folder).free
     if needed > free:
@@ -112,7 +147,7 @@ def decoded_images(
         )
     temporary: Path | None = None
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
+        temporary = new_folder(folder, ".building-")
         _build(temporary, files, names, image_size, progress)
         if final.exists() and _open(final, image_size) is None:  # damaged, not built by another process meanwhile
             shutil.rmtree(final, ignore_errors=True)
@@ -125,9 +160,7 @@ def decoded_images(
             shutil.rmtree(temporary, ignore_errors=True)
     opened = _open(final, image_size)
     if opened is None:
-        raise UserError(
-            f"the pack {str(final)!r} cannot be read back; delete it, or set FAIRSSL_CACHE to another folder"
-        )
+        raise UserError(f"the pack {str(final)!r} is damaged and cannot be replaced: {fresh_start(final)}")
     return opened
 
 
@@ -182,11 +215,13 @@ def _write_header(file: Any, shape: tuple[int, ...]) -> int:
 
 
 def _open(folder: Path, image_size: int) -> DecodedImages | None:
-    """The pack in `folder`; None if there is none, or one that is not whole."""
+    """The pack in `folder`; None if there is none, or one that is not whole. One that may not be read is a `UserError`."""
     try:
         about = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
         images = np.load(folder / "images.npy", mmap_mode="c")
         kept, sha256 = np.load(folder / "kept.npy"), np.load(folder / "sha256.npy")
+    except PermissionError as error:
+        raise UserError(f"the pack {str(folder)!r} cannot be read: {error.strerror}; {fresh_start(folder)}") from error
     except (OSError, ValueError, EOFError):
         return None
     if (

@@ -1,8 +1,4 @@
-"""Image files in a folder or an archive: their names, sizes and checksums. Nothing is decoded here.
-
-Two roots matter. The data root is where the user's files lie: `--data-dir`, else FAIRSSL_DATA, else a per-user folder.
-The cache folder holds what can be made again: FAIRSSL_CACHE, else the per-user cache folder.
-"""
+"""Image files in a folder or an archive: their names, sizes and checksums. Nothing is decoded here."""
 
 from __future__ import annotations
 
@@ -10,11 +6,9 @@ import contextlib
 import hashlib
 import io
 import itertools
-import os
 import posixpath
 import statistics
 import struct
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -22,17 +16,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
+from fairssl.data.archives import Folder, Found, Kept, Source, open_archive, subfolders
+from fairssl.data.places import read_fault
 from fairssl.machine import n_cores
-from fairssl.types import Progress, UserError, first_line, silent
+from fairssl.types import Progress, UserError, first_line, printable, silent
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 CHUNK = 256  # images decoded before they are written: at 224 px 38 MB
-UNREADABLE = (  # what PIL and zipfile raise on bytes that are no image
+UNREADABLE = (  # what PIL and the readers of archives raise on bytes that are no image
     OSError,
     ValueError,
     SyntaxError,
@@ -45,65 +41,25 @@ UNREADABLE = (  # what PIL and zipfile raise on bytes that are no image
 )
 T = TypeVar("T")
 Names = Sequence[str] | np.ndarray  # N strings
-_cache: ContextVar[Path | None] = ContextVar("cache", default=None)
-
-
-def _per_user(variable: str, fallback: str) -> Path:
-    base = os.environ.get(variable) or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
-    return (Path(base) if base else Path.home() / fallback) / "fairssl"
-
-
-def data_root(data_dir: Path | None, name: str) -> Path:
-    """Where dataset `name` is looked for: `data_dir`, else FAIRSSL_DATA, else the per-user data folder.
-
-    A folder or file that the user named and that does not exist is a `UserError`; the per-user one need not exist.
-    """
-    for given, what in ((data_dir, "--data-dir"), (os.environ.get("FAIRSSL_DATA"), "FAIRSSL_DATA")):
-        if given:
-            root = Path(given).expanduser()
-            if not root.exists():
-                raise UserError(
-                    f"{name}: {what} {str(root)!r} does not exist; name a folder or zip that holds the images"
-                )
-            return root
-    return _per_user("XDG_DATA_HOME", ".local/share")
-
-
-def cache_folder() -> Path:
-    """Where packs and checksums are kept: FAIRSSL_CACHE, else the per-user cache folder."""
-    chosen = _cache.get() or os.environ.get("FAIRSSL_CACHE")
-    return Path(chosen).expanduser() if chosen else _per_user("XDG_CACHE_HOME", ".cache")
+_told: ContextVar[Progress] = ContextVar("told", default=silent)
 
 
 @contextlib.contextmanager
-def fresh_cache() -> Iterator[Path]:
-    """Within it the cache is an empty folder that is removed at the end: everything is read and decoded anew."""
-    base = writable_folder(cache_folder() / "packs")
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=base, ignore_cleanup_errors=True) as folder:
-        token = _cache.set(Path(folder))
-        try:
-            yield Path(folder)
-        finally:
-            _cache.reset(token)
-
-
-def writable_folder(folder: Path) -> Path:
+def telling(progress: Progress) -> Iterator[None]:
+    """Within it `progress` is told of files that are read where the caller could not pass it on."""
+    token = _told.set(progress)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cache_fault(folder, error) from error
-    return folder
+        yield
+    finally:
+        _told.reset(token)
 
 
-def cache_fault(folder: Path, error: OSError) -> UserError:
-    reason = error.strerror or str(error)
-    return UserError(f"cannot write the cache folder {str(folder)!r}: {reason}; set FAIRSSL_CACHE to another folder")
-
-
-def short_id(name: str) -> str:
-    """16 hex digits that stand for a file of this base name wherever it lies."""
-    base = posixpath.basename(unicodedata.normalize("NFC", name))
-    return hashlib.sha256(base.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def short_id(name: str, folders: bool = False) -> str:
+    """16 hex digits that stand for a file of this base name wherever it lies; with `folders`, for one of this whole name,
+    where two folders may hold files of one base name."""
+    name = unicodedata.normalize("NFC", name)
+    kept = name if folders else posixpath.basename(name)
+    return hashlib.sha256(kept.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def hashed_order(ids: Sequence[str], seed: int) -> np.ndarray:
@@ -111,92 +67,73 @@ def hashed_order(ids: Sequence[str], seed: int) -> np.ndarray:
 
     The order of the input does not matter, and an id more or less leaves the order of the others as it was.
     """
-    keys = [hashlib.sha256(f"{seed}:{name}".encode()).digest() for name in ids]
+    keys = [hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest() for name in ids]
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-def download_fault(path: Path, expected: str) -> UserError:
-    """The error for a file that is not what its name says: the file, its first bytes and the likely reason."""
-    with path.open("rb") as file:
-        first = file.read(512)
-    text = first.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if not first:
-        reason = "it is empty: the download did not start"
-    elif text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
-        reason = "it is a web page (a quota, login or virus-scan page) saved under that name"
-    elif first.startswith(b"PK\x03\x04"):
-        reason = "it begins like a zip but its end is missing: the download was cut off"
-    else:
-        reason = "it is damaged, or another file under that name"
-    return UserError(
-        f"{str(path)!r} is not {expected}: {reason}; it begins with {first[:40]!r}. Delete it and download it by hand"
-    )
+def random_parts(units: Names, seed: int, val: float = 0.1, test: float = 0.1) -> np.ndarray:
+    """int64 (N,): 0 train, 1 val, 2 test of N images, about a share `val` and `test` of them, in whole units.
+
+    `units` (N,) strings: images of one unit, such as one person, are in one split. Every split has a unit. Which one depends
+    on the seed and the units' names. Errors: `UserError` for fewer than three units (two where a share is 0).
+    """
+    n, shares = len(units), [share for share in (val, test) if share]
+    names, unit, counts = np.unique(np.asarray(units, dtype=str), return_inverse=True, return_counts=True)
+    if len(names) <= len(shares):
+        raise UserError(
+            f"{n:,} images of {len(names):,} people or files cannot be split in {len(shares) + 1}; add images"
+        )
+    order = hashed_order([str(name) for name in names], seed)
+    ends = np.cumsum(counts[order])
+    part_of = np.zeros(len(names), dtype=np.int64)
+    start, taken = 0, 0
+    for left, (part, share) in enumerate(((1, val), (2, test))):
+        if not share:
+            continue
+        later = sum(bool(other) for other in (val, test)[left + 1 :]) + 1  # splits that must have a unit too
+        end = min(int(np.searchsorted(ends, taken + n * share)) + 1, len(names) - later)
+        part_of[order[start:end]] = part
+        start, taken = end, int(ends[end - 1])
+    return part_of[unit.ravel()]
 
 
 class ImageFiles:
-    """The image files of a zip, or of a folder and the folders down to `depth` below it. Nothing is decoded.
+    """The image files of a folder, a zip or a tar (also compressed). Nothing is decoded, and no archive is unpacked.
 
-    `names` (N,) str, sorted, with `/` between folders, relative to the deepest folder that holds them all, so that a
-    zip, its unpacked folder and that folder moved elsewhere have the same names; `sizes` int64 (N,) bytes. Where a
-    folder called `within` (in any case) lies at the top, only what it holds counts. Hidden files are no images.
-    Errors: `UserError` if `root` cannot be read or is not a zip. An empty one has no names; the caller decides.
+    Of a folder, those in it and in the folders down to `depth` below it: 0 is the folder alone, 1 (the default) its
+    folders too, None all. Of an archive, all. A name ends as an image's does (`SUFFIXES`, in any case); hidden files and
+    folders do not count. Where a folder called `within` (in any case) lies at the top or one folder below, only what it
+    holds counts.
+
+    `names` str (N,), sorted, with `/` between folders, relative to the deepest folder that holds them all, so that an
+    archive, its unpacked folder and that folder moved elsewhere have the same names and one `fingerprint()`; bytes of a
+    name that are no UTF-8 are there as `os.fsdecode` gives them, for `printable` to show. `sizes` int64 (N,) bytes.
+    `notes` says which names are no UTF-8.
+    Errors: `UserError` if `root` cannot be read, or is a file that is no archive, or not a whole one. An empty one has no
+    names; the caller decides.
     """
 
-    def __init__(self, root: Path, *, within: str = "", depth: int = 1) -> None:
+    def __init__(self, root: Path, *, within: str = "", depth: int | None = 1) -> None:
         self.root = Path(root)
-        self._zip: zipfile.ZipFile | None = None
-        self._crc: np.ndarray | None = None
         try:
-            found = self._in_folder(within, depth) if self.root.is_dir() else self._in_zip()
-        except zipfile.BadZipFile as error:
-            raise download_fault(self.root, "a zip of images") from error
+            if self.root.is_dir():
+                self.root = _folder_within(self.root, within)
+                self._source: Source = Folder(self.root, depth, is_image_name)
+            else:
+                self._source = open_archive(self.root, is_image_name)
         except OSError as error:
-            raise UserError(f"cannot read {str(self.root)!r}: {error.strerror or error}") from error
+            raise read_fault("", error, self.root) from error
+        found = self._source.found
         base = _common(found)
-        if within:
-            inside = [f for f in found if f[0][len(base) :].partition("/")[0].casefold() == within.casefold()]
-            inside = [f for f in inside if "/" in f[0][len(base) :]]
-            if inside:
-                found, base = inside, _common(inside)
+        if within and (inside := _inside(found, base, within)):
+            found, base = inside, _common(inside)
         found.sort()
         self._base = base
         self.names = np.array([f[0][len(base) :] for f in found], dtype=str)
         self.sizes = np.array([f[1] for f in found], dtype=np.int64)
         stamps = np.array([f[2] for f in found], dtype=np.int64)
-        if self._zip is not None:
-            self._crc = stamps.astype(np.uint32)
+        self._crc = stamps.astype(np.uint32) if self._source.has_crc else None
         self._modified = stamps
-
-    def _in_folder(self, within: str, depth: int) -> list[tuple[str, int, int]]:
-        """(name, size, time of the last change in ns) of every image file."""
-        if within:
-            for child in sorted(self.root.iterdir()):
-                if child.name.casefold() == within.casefold() and child.is_dir():
-                    self.root = child
-        found = []
-        folders = [(self.root, "", 0)]
-        while folders:
-            folder, prefix, level = folders.pop()
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if _hidden(entry.name):
-                        continue
-                    if entry.is_dir():
-                        if level < depth:
-                            folders.append((Path(entry.path), f"{prefix}{entry.name}/", level + 1))
-                    elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
-                        stat = entry.stat()
-                        found.append((prefix + entry.name, stat.st_size, stat.st_mtime_ns))
-        return found
-
-    def _in_zip(self) -> list[tuple[str, int, int]]:
-        """(name, size, CRC-32) of every image file, from the zip's directory."""
-        self._zip = zipfile.ZipFile(self.root)
-        return [
-            (entry.filename, entry.file_size, entry.CRC)
-            for entry in self._zip.infolist()
-            if entry.filename.lower().endswith(SUFFIXES) and not any(map(_hidden, entry.filename.split("/")))
-        ]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -208,18 +145,33 @@ class ImageFiles:
         self.close()
 
     def close(self) -> None:
-        """Let go of the zip."""
-        if self._zip is not None:
-            self._zip.close()
+        """Let go of the archive."""
+        self._source.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line on names that are no UTF-8; nothing where there are none."""
+        odd = [str(name) for name in self.names if not _is_utf8(name)]
+        if not odd:
+            return ()
+        shown = ", ".join(map(printable, odd[:5])) + (", ..." if len(odd) > 5 else "")
+        return (f"odd names: {len(odd):,} file names are not UTF-8; they are shown escaped: {shown}",)
+
+    @property
+    def paths(self) -> list[str]:
+        """N names as they are seen from `root`, with every folder."""
+        return [self._base + str(name) for name in self.names]
 
     def read(self, name: str) -> bytes:
         """The bytes of one file. Safe to call from several threads."""
-        if self._zip is not None:
-            return self._zip.read(self._base + str(name))
-        return self.root.joinpath(*(self._base + str(name)).split("/")).read_bytes()
+        return self._source.read(self._base + str(name))
 
     def shorter_side(self) -> int:
         """Pixels of the shorter stored side, the median of a few images' headers. `UserError` if none opens."""
+        kept = self._kept("sides")
+        stored = kept.read()
+        if stored is not None:
+            return int(stored["side"])
         order = np.argsort(np.arange(len(self)) % max(1, len(self) // 15), kind="stable")
         sides: list[int] = []
         reason = "no files"
@@ -233,13 +185,31 @@ class ImageFiles:
                 break
         if not sides:
             raise none_decodes(self, len(self), reason)
-        return statistics.median_low(sides)
+        side = statistics.median_low(sides)
+        with contextlib.suppress(UserError):  # it saves little, and whoever only reads a shared cache can do without
+            kept.write(side=np.array(side))
+        return side
 
-    def fingerprint(self, progress: Progress = silent) -> str:
-        """64 hex digits: SHA-256 over the sorted (name, size, CRC-32 of the content). Equal for a zip and its folder.
+    def same_content(self, progress: Progress | None = None) -> np.ndarray:
+        """int64 (N,): for each file the position of the first one with the same bytes, its own for most.
 
-        A zip's directory holds the checksums. A folder's are computed once and kept in the cache until a file's name,
-        size or time of change differs.
+        By size and checksum; files that agree in both are read and compared.
+        """
+        crc = self._checksums(progress)
+        first = np.arange(len(self))
+        keys = self.sizes.astype(np.uint64) << np.uint64(32) | crc.astype(np.uint64)  # sizes below 4 GB
+        _, code, count = np.unique(keys, return_inverse=True, return_counts=True)
+        seen: dict[tuple[int, bytes], int] = {}
+        for i in np.flatnonzero(count[code.ravel()] > 1):
+            content = hashlib.sha256(self.read(self.names[i])).digest()
+            first[i] = seen.setdefault((int(keys[i]), content), int(i))
+        return first
+
+    def fingerprint(self, progress: Progress | None = None) -> str:
+        """64 hex digits: SHA-256 over the sorted (name, size, CRC-32 of the content). Equal for an archive and its folder.
+
+        A zip's directory holds the checksums. Others are computed once and kept in the cache until a file's name, size or
+        time of change differs.
         """
         whole = hashlib.sha256()
         for name, size, crc in sorted(zip(map(str, self.names), self.sizes, self._checksums(progress), strict=True)):
@@ -248,18 +218,21 @@ class ImageFiles:
             )
         return whole.hexdigest()
 
-    def _checksums(self, progress: Progress) -> np.ndarray:
-        if self._crc is not None:
-            return self._crc
-        path = str(self.root.resolve()) + "/" + self._base
+    def _kept(self, what: str) -> Kept:
+        """What the cache has on these files, as long as they do not change."""
         stamp = hashlib.sha256("\0".join(self.names).encode("utf-8", "surrogateescape"))
         stamp.update(self.sizes.tobytes() + self._modified.tobytes())
-        folder = writable_folder(cache_folder() / "checksums")
-        kept = folder / f"{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.npz"
-        with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(kept) as stored:
-            if str(stored["stamp"]) == stamp.hexdigest():
-                self._crc = stored["crc"]
-                return stored["crc"]
+        return Kept(what, str(self.root.resolve()) + "/" + self._base, stamp.hexdigest())
+
+    def _checksums(self, progress: Progress | None) -> np.ndarray:
+        progress = progress or _told.get()
+        if self._crc is not None:
+            return self._crc
+        kept = self._kept("checksums")
+        stored = kept.read()
+        if stored is not None:
+            self._crc = stored["crc"]
+            return stored["crc"]
         crc = np.zeros(len(self), dtype=np.uint32)
         try:
             with ThreadPoolExecutor(n_threads()) as pool:
@@ -268,17 +241,54 @@ class ImageFiles:
                     if i % 1000 == 0 or i + 1 == len(self):
                         progress("reading", i + 1, len(self))
         except OSError as error:
-            raise UserError(f"cannot read {str(error.filename or self.root)!r}: {error.strerror or error}") from error
-        _write_whole(kept, lambda file: np.savez(file, stamp=np.array(stamp.hexdigest()), crc=crc))
+            raise read_fault("", error, self.root) from error
+        kept.write(crc=crc)
         self._crc = crc
         return crc
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+def is_image_name(name: str) -> bool:
+    """Whether a file of that name is taken for an image."""
+    return name.lower().endswith(SUFFIXES)
 
 
-def _common(found: list[tuple[str, int, int]]) -> str:
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _folder_within(root: Path, within: str) -> Path:
+    """The folder called `within` in `root`, or in one of the folders there; `root` where there is none."""
+    if not within:
+        return root
+    below = subfolders(root)
+    for folders in (below, [inner for folder in below for inner in subfolders(folder)]):
+        found = [path for path in folders if path.name.casefold() == within.casefold()]
+        if len(found) > 1:
+            names = " and ".join(str(path.relative_to(root)) for path in found)
+            raise UserError(f"{str(root)!r} holds {printable(names)}; name one of them")
+        if found:
+            return found[0]
+    return root
+
+
+def _inside(found: Found, base: str, within: str) -> Found:
+    """Those of `found` that lie in a folder called `within`, at the top below `base` or else one folder further down."""
+    for level in (0, 1):
+        inside = []
+        for one in found:
+            folders = one[0][len(base) :].split("/")[:-1]
+            if len(folders) > level and folders[level].casefold() == within.casefold():
+                inside.append(one)
+        if inside:
+            return inside
+    return []
+
+
+def _common(found: Found) -> str:
     """The folder, with its closing `/`, that holds all of `found`."""
     folders = [name.split("/") for name in {posixpath.dirname(f[0]) for f in found}]
     if not folders:
@@ -301,18 +311,6 @@ def map_ahead(pool: ThreadPoolExecutor, work: Callable[[str], T], items: Names) 
     for start in range(0, len(items), CHUNK):
         for results in pool.map(some, range(start, min(start + CHUNK, len(items)), 16)):
             yield from results
-
-
-def _write_whole(path: Path, write: Callable[[Any], Any]) -> None:
-    """Write a file of the cache so that it appears whole or not at all."""
-    handle, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise cache_fault(path.parent, error) from error
 
 
 def decode_reason(error: BaseException) -> str:

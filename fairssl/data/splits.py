@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from fairssl import kinds
-from fairssl.data.sampling import annotated_subset
+from fairssl.data.places import read_fault
+from fairssl.interfaces import MIN_CELL, Dataset, check_label, combined, groups_of
 from fairssl.spec.run import DataSpec
-from fairssl.types import Progress, Splits, UserError, silent
+from fairssl.types import Card, Progress, Split, Splits, UserError, printable, silent
+
+PARTS = ("train", "val", "test")
+FEW = 100  # images of a test cell, where the standard error of a rate is up to 5 points
 
 
 @dataclass(frozen=True)
@@ -32,18 +38,95 @@ class RunData:
         visible[self.annotated] = self.splits.train.group[self.annotated]
         return visible
 
+    @cached_property
+    def split_hash(self) -> str:
+        """16 hex digits over the ids, targets and groups of the three splits, in order: equal splits, equal hash."""
+        whole = hashlib.sha256()
+        for split in (self.splits.train, self.splits.val, self.splits.test):
+            whole.update("\0".join(split.ids).encode("utf-8", "surrogateescape") + b"\n")
+            whole.update(split.target.tobytes() + split.group.tobytes())
+        return whole.hexdigest()[:16]
 
-def run_data(splits: Splits, attribute: str, share: float, seed: int) -> RunData:
-    """The splits with the annotated subset of a seed: `share` of the training images, in (0, 1]."""
+    @cached_property
+    def annotated_hash(self) -> str:
+        """16 hex digits over the ids of the annotated images."""
+        ids = "\0".join(self.splits.train.ids[row] for row in self.annotated)
+        return hashlib.sha256(ids.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def run_data(splits: Splits, attribute: str, share: float | None, seed: int) -> RunData:
+    """The splits with the annotated subset of a seed: `share` of the training images, in (0, 1]; None: none of them."""
+    if share is None:
+        return RunData(splits, np.zeros(0, dtype=np.int64))
+    from fairssl.data.sampling import annotated_subset  # it brings torch, without which data can be looked at
+
     return RunData(splits, annotated_subset(splits.train.group, len(splits.groups), share, attribute, seed))
 
 
-def load_splits(data: DataSpec, root: Path | None, progress: Progress = silent) -> Splits:
-    """The splits that a spec names, checked. `root`: where the dataset lies; None for embedded data."""
+def load_splits(data: DataSpec, root: Path | None, progress: Progress = silent, min_cell: int | None = None) -> Splits:
+    """The splits that a spec names: what is asked for is checked against the dataset's card, what comes back as
+    `check_splits` does. `root`: where the dataset lies; None for embedded data. `min_cell`: default the dataset's own.
+
+    File names that are no UTF-8 are escaped in ids and notes. Errors: `UserError`.
+    """
     source = kinds.datasets.build(data.dataset, data.params)
-    splits = source.load(root, data.target, data.attribute, data.image_size, data.split_seed, progress)
-    check_splits(data, splits)
-    return splits
+    try:
+        card = source.card_for(root)
+        check_data(data, card)
+        splits = _load(source, card, data, root, progress)
+    except OSError as error:
+        if isinstance(error, UserError):
+            raise
+        raise read_fault(data.dataset, error, root) from error
+    few = min_cell_note(data, splits)
+    check_splits(data, splits, getattr(source.config, "min_cell", MIN_CELL) if min_cell is None else min_cell)
+    return replace(
+        splits,
+        **{part: _with_printable_ids(getattr(splits, part)) for part in PARTS},
+        groups=tuple(map(printable, splits.groups)),
+        notes=tuple(map(printable, (*splits.notes, *([few] if few else [])))),
+        departures=tuple(map(printable, splits.departures)),
+        positive=card.positive.get(data.target, data.target),
+        ordered=data.attribute in card.ordered,
+    )
+
+
+def _load(source: Dataset, card: Card, data: DataSpec, root: Path | None, progress: Progress) -> Splits:
+    """The splits as the dataset has them; for a combination of attributes those of the first, with the groups of all."""
+    first, *others = combined(card, data.attribute)
+    splits = source.load(root, data.target, first, data.image_size, data.split_seed, progress)
+    for name in others:
+        n_groups = len(card.attributes[name])
+        train, val, test = (_crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)
+        splits = replace(splits, train=train, val=val, test=test)
+    return replace(splits, groups=groups_of(card, data.attribute)) if others else splits
+
+
+def _crossed(split: Split, name: str, n_groups: int, data: DataSpec) -> Split:
+    """The split with every group crossed with that of another attribute; unknown (-1) where either is."""
+    if name not in split.attributes:
+        raise UserError(
+            f"--attr {data.attribute!r}: {data.dataset} does not say which {name} an image has that it chose by another "
+            "attribute; name one attribute"
+        )
+    other = split.attributes[name]
+    known = (split.group >= 0) & (other >= 0)
+    return replace(split, group=np.where(known, split.group * n_groups + other, -1))
+
+
+def _with_printable_ids(split: Split) -> Split:
+    return split if all(map(str.isprintable, split.ids)) else replace(split, ids=tuple(map(printable, split.ids)))
+
+
+def check_data(data: DataSpec, card: Card) -> None:
+    """Refuse what the card lacks, and what no dataset can give."""
+    check_label("target", data.dataset, card, "target", data.target)
+    check_label("attribute", data.dataset, card, "attribute", data.attribute)
+    if data.target in combined(card, data.attribute):
+        pair = f"target {data.target!r} and attribute {data.attribute!r}"
+        raise UserError(f"{data.dataset}: {pair} look at the same label; choose two different ones")
+    if data.split_seed < 0:
+        raise UserError(f"{data.dataset}: split_seed {data.split_seed} is negative; use 0 or more")
 
 
 class SplitsCache:
@@ -64,13 +147,77 @@ class SplitsCache:
         return self._splits
 
 
-def check_splits(data: DataSpec, splits: Splits) -> None:
-    """What no run can do without: both classes in training, two groups in the training set."""
-    targets = np.unique(splits.train.target)
-    if len(targets) < 2:
-        raise UserError(f"target {data.target!r} has one value ({targets[0]}) in the training split of {data.dataset}")
-    groups = np.unique(splits.train.group[splits.train.group >= 0])
-    if len(groups) < 2:
+def check_splits(data: DataSpec, splits: Splits, min_cell: int = 0) -> None:
+    """Refuse what no run can do without: a binary target known for every image, with both classes in training; two known
+    groups in every split; `min_cell` test images of every target x group; every id once. Groups may be unknown (-1)."""
+    found = {part: getattr(splits, part) for part in PARTS}
+    for part, split in found.items():
+        if not {len(split.images), len(split.group), len(split.ids)} == {len(split)}:
+            raise UserError(
+                f"{data.dataset}: the {part} split has {len(split.images)} images, {len(split)} targets, "
+                f"{len(split.group)} groups and {len(split.ids)} ids; it needs one of each per image"
+            )
+        if not len(split):
+            raise UserError(f"{data.dataset}: the {part} split holds no image; add images, or choose another --target")
+    _check_targets(data, found)
+    for part, split in found.items():
+        outside = np.setdiff1d(split.group, np.arange(-1, len(splits.groups)))
+        if len(outside):
+            raise UserError(
+                f"{data.dataset}: attribute {data.attribute!r} has the group {outside[0]} in the {part} split; groups are "
+                f"0 to {len(splits.groups) - 1}, and -1 where unknown"
+            )
+        if len(np.unique(split.group[split.group >= 0])) < 2:
+            raise UserError(
+                f"{data.dataset}: attribute {data.attribute!r} has fewer than two known groups in the {part} split "
+                f"({len(split):,} images); nothing to compare: choose another --attr, or add images"
+            )
+    n, target, group = smallest_cell(splits)
+    if n < min_cell:
+        raise UserError(small_cell(data, n, target, splits.groups[group], min_cell))
+    ids = [name for split in found.values() for name in split.ids]
+    if len(set(ids)) < len(ids):
+        again = next(one for one, other in itertools.pairwise(sorted(ids)) if one == other)
+        raise UserError(f"{data.dataset}: the id {printable(again)!r} is there twice; splits must be disjoint")
+
+
+def _check_targets(data: DataSpec, found: Mapping[str, Split]) -> None:
+    values = np.unique(np.concatenate([split.target for split in found.values()]))
+    if len(np.setdiff1d(values, (0, 1))):
+        shown = ", ".join(map(str, values[:10])) + (", ..." if len(values) > 10 else "")
+        what = f"{len(values)} values ({shown})" if len(values) > 2 else f"the values {shown}"
         raise UserError(
-            f"attribute {data.attribute!r} has one value in the training split of {data.dataset}; nothing to compare"
+            f"{data.dataset}: target {data.target!r} has {what}; a target is 0 or 1 for every image: choose another "
+            "--target, or let the dataset offer one class against the others"
         )
+    train = np.unique(found["train"].target)
+    if len(train) < 2:
+        raise UserError(
+            f"{data.dataset}: target {data.target!r} has one value ({train[0]}) in the {len(found['train']):,} training "
+            "images; choose another --target, or add images"
+        )
+
+
+def smallest_cell(splits: Splits) -> tuple[int, int, int]:
+    """The target x group with the fewest test images: how many, its target, its group. Unknown groups are in no cell."""
+    test = splits.test
+    cells = np.ndindex(2, len(splits.groups))
+    return min((int(((test.target == y) & (test.group == a)).sum()), y, a) for y, a in cells)
+
+
+def min_cell_note(data: DataSpec, splits: Splits) -> str:
+    """What is said of a test split whose smallest target x group has fewer than `FEW` images; empty where none has."""
+    n, target, group = smallest_cell(splits)
+    if n >= FEW:
+        return ""
+    where = f"{data.target} = {target} and {data.attribute} = {splits.groups[group]}"
+    return f"smallest test cell: {n} images of {where}; a rate there moves by {50 / max(n, 1) ** 0.5:.0f} points by chance alone"
+
+
+def small_cell(data: DataSpec, n: int, target: int, group: str, min_cell: int) -> str:
+    """What is said of a test cell that is too small."""
+    return (
+        f"{data.dataset}: the test split has {n} images of {data.target} = {target} and {data.attribute} = "
+        f"{printable(group)!r}, fewer than {min_cell}: one image would move a rate by {100 / max(n, 1):.0f} points. Add "
+        f"images, choose another --target or --attr, or lower it with --set data.min_cell={n}"
+    )

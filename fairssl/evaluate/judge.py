@@ -20,7 +20,7 @@ from fairssl.scoring import evaluate as all_metrics
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.model import Model
-from fairssl.types import Embeddings, Outcome, Split, Value
+from fairssl.types import Embeddings, Outcome, Split, Splits, Value
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Evaluation:
 
     test: Mapping[str, Value]
     val: Mapping[str, Value]
-    outcome: Outcome  # of the test split, in its order
+    outcome: Outcome  # of the test split, in its order, the images of known group
+    known: np.ndarray  # int64 (n,): their positions in the test split
     leakage: Mapping[str, Any]
     intervals: Mapping[str, Interval]  # over resampled test rows
     noise_floor: Mapping[str, Floor]  # with the groups permuted
@@ -44,19 +45,31 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     features = transformed(spec, model, features, data)
     score = scorer(spec, model, features["train"], data)
     splits = data.splits
-    val, test = (_outcome(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test"))
+    val, test = (
+        outcome_of_split(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test")
+    )
+    known = np.flatnonzero(splits.test.group >= 0)
+    how: Any = {"pairs": pairs_of(spec, data.splits)}
     return Evaluation(
-        test=all_metrics(test),
-        val=all_metrics(val),
+        test=all_metrics(test, **how),
+        val=all_metrics(val, **how),
         outcome=test,
+        known=known,
         leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
-        intervals=bootstrap(test),
-        noise_floor=noise_floor(test),
+        intervals=bootstrap(test, **how),
+        noise_floor=noise_floor(test, **how),
     )
 
 
-def _outcome(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
-    return check_outcome(score(f).double().cpu().numpy(), split.target, split.group, groups)
+def pairs_of(spec: RunSpec, splits: Splits) -> str:
+    """How the run's groups are compared: as asked for, else adjacent ones where their order means something, else all."""
+    return spec.pairs or ("adjacent" if splits.ordered else "all")
+
+
+def outcome_of_split(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+    """The scores of a split's features (N, F), of the images whose group is known."""
+    known = split.group >= 0  # an image of unknown group cannot be compared with another
+    return check_outcome(score(f).double().cpu().numpy()[known], split.target[known], split.group[known], groups)
 
 
 def transformed(spec: RunSpec, model: Model, features: Features, data: RunData) -> Features:

@@ -41,6 +41,8 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
     """
     if options.executor == "local":
         _check_devices_are_here(options)
+    if options.force and distributed.rank() == 0:
+        discard(plan, store)
     jobs = jobs_of(survey(plan, store, options.retry_failed))
     if not jobs:
         store.create()
@@ -86,6 +88,14 @@ def _execute(
         run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
     else:
         run_workers(jobs, store, workers, settings, log, stop)
+
+
+def discard(plan: Plan, store: RunStore) -> None:
+    """Take everything that the plan's runs have left out of the store. What another live process is at stays."""
+    for key, runs in plan.pretrainings().items():
+        with store.claim(key) as free:
+            if free:
+                store.discard(key, [run.spec.key for run in runs])
 
 
 def worker_devices(options: Options) -> list[tuple[str, ...]]:

@@ -25,6 +25,7 @@ class Settings:
     checkpoint_seconds: float = 60.0
     checkpoint_epochs: int = 0  # 0: by the clock alone
     loggers: tuple[str, ...] = ()  # besides the CSV
+    eval_every: int = 0  # epochs between two looks at the validation split; 0: none
     pack: int = 0  # pretrainings that share a device at a time; 0: as many as fill it
 
 
@@ -41,8 +42,10 @@ class Options:
     submit: Mapping[str, Any] = field(default_factory=dict)  # parameters of submitit, for Slurm
     checkpoint_minutes: float = 1.0  # at most that much work is lost
     checkpoint_epochs: int = 0  # also after every so many epochs; 0: not
+    eval_every: int = 0  # judge the validation split after every so many epochs; 0: not
     loggers: tuple[str, ...] = ()  # besides the CSV
     retry_failed: bool = False  # also run the failed and diverged runs again
+    force: bool = False  # train and judge everything again, also what is there
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -66,6 +69,8 @@ class Options:
             raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: must be above 0")
         if self.checkpoint_epochs < 0:
             raise UserError(f"--checkpoint-epochs {self.checkpoint_epochs}: must be at least 0")
+        if self.eval_every < 0:
+            raise UserError(f"--eval-every {self.eval_every}: must be at least 0")
         self._check_pack()
         object.__setattr__(self, "loggers", tuple(dict.fromkeys(self.loggers)))
         check_loggers(self.loggers)
@@ -93,6 +98,7 @@ class Options:
             retry_failed=self.retry_failed,
             checkpoint_seconds=60 * self.checkpoint_minutes,
             checkpoint_epochs=self.checkpoint_epochs,
+            eval_every=self.eval_every,
             loggers=tuple(self.loggers),
             pack=(1 if alone else 0) if self.pack is None else self.pack,
         )

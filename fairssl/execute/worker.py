@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from fairssl import distributed
 from fairssl.data.device import free_memory, is_out_of_memory, pick_device, place
 from fairssl.data.splits import RunData, SplitsCache, run_data
+from fairssl.evaluate.during import on_validation
 from fairssl.evaluate.embed import Features, embed_splits
 from fairssl.evaluate.judge import evaluate
 from fairssl.execute.jobs import Job
@@ -23,12 +24,13 @@ from fairssl.execute.loggers import Logger, Loggers
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter, SilentReporter
 from fairssl.execute.signals import GracefulStop
-from fairssl.pipeline import ended_badly, ok_record, predictions_of
+from fairssl.pipeline import ended_badly, lost_record, ok_record, predictions_of
 from fairssl.plan.resolve import Run
 from fairssl.plan.status import Live, is_due
 from fairssl.spec.run import DataSpec, RunSpec
-from fairssl.store.files import StoreError
-from fairssl.store.record import Record, State, reason_of
+from fairssl.store.files import StoreError, whole_file
+from fairssl.store.history import history_from_csv, history_to_csv
+from fairssl.store.record import State, reason_of
 from fairssl.store.runs import RunStore
 from fairssl.train.cudagraph import NotCaptured
 from fairssl.train.history import Diverged
@@ -64,6 +66,8 @@ class Training:
         self.saved = False  # the store has it already
         self.n_packed = 1  # how many train on the device at the same time
         self.views_per_step = 0
+        self.validation: list[dict[str, float]] = []  # of the epochs after which the validation split was judged
+        self.validation_seconds = 0.0
         self.timings: dict[str, float] = {}
 
     @property
@@ -229,6 +233,9 @@ class Worker:
 
         def on_epoch(row: Mapping[str, float]) -> None:
             nonlocal logger
+            every = self.settings.eval_every
+            if every and int(row["epoch"]) % every == 0:
+                self._look_at_validation(training, row, work)
             if work is None:  # the first process writes for all
                 return
             if logger is None:  # now it is known where the training went on from
@@ -244,11 +251,32 @@ class Worker:
                 logger.close()
         self._keep(training)
 
+    def _look_at_validation(self, training: Training, row: Mapping[str, float], work: Path | None) -> None:
+        """What the validation split gives now, beside the history; it is part of no key and changes no result.
+
+        It is judged as the first of the runs that share the pretraining.
+        """
+        started = time.perf_counter()
+        path = None if work is None else work / "validation.csv"
+        if path is not None and not training.validation and path.is_file():  # of a process before this one
+            with suppress(ValueError):
+                before = history_from_csv(path.read_text(encoding="utf-8"))
+                training.validation = [one for one in before if one["epoch"] < row["epoch"]]
+        data = self._data(training.spec, training.spec.data)
+        found = on_validation(training.spec, training.trainer.model, data, self.leads, training.stage)
+        if path is not None:
+            training.validation.append({"epoch": row["epoch"], "step": row["step"], **found})
+            with whole_file(path) as file:
+                file.write(history_to_csv(training.validation))
+        training.validation_seconds += time.perf_counter() - started
+
     def _keep(self, training: Training) -> None:
         """Write a finished pretraining into the store, and down what it cost."""
         trainer, timings = training.trainer, training.timings
         steps = trainer.n_steps - trainer.resumed_at
-        seconds = trainer.seconds / training.n_packed  # its share, where several had the device
+        seconds = (
+            trainer.seconds - training.validation_seconds
+        ) / training.n_packed  # its share, where several had the device
         timings["train_seconds"] = seconds
         if trainer.first_epoch_seconds is not None:
             timings["first_epoch_seconds"] = trainer.first_epoch_seconds / training.n_packed
@@ -263,8 +291,16 @@ class Worker:
             timings.setdefault("seconds_per_epoch", 0.0)
             timings["steps_per_epoch"] = trainer.steps_per_epoch if trainer.n_steps else 0
         if self.leads:
-            content = {"pretrain_key": training.job.key, "spec": training.spec.model_dump(mode="json")}
-            self.store.write_pretrain(training.job.key, content, trainer.model.tensors(), trainer.history.rows)
+            content = {
+                "pretrain_key": training.job.key,
+                "spec": training.spec.model_dump(mode="json"),
+                "n_train": len(trainer.data.target),
+                "n_annotated": len(trainer.data.annotated),
+                "n_groups": trainer.n_groups,
+            }
+            self.store.write_pretrain(
+                training.job.key, content, trainer.model.tensors(), trainer.history.rows, training.validation
+            )
 
     # ----- judging
 
@@ -278,7 +314,7 @@ class Worker:
             data: RunData | None = None
             try:
                 data = self._data(run.spec, run.spec.data)
-                for note in data.splits.notes:
+                for note in (*data.splits.departures, *data.splits.notes):
                     self.log.note(f"{run.spec.data.dataset}: {note}")
                 if embedded != run.spec.data:
                     features = embed_splits(training.trainer.model, data.splits, training.stage)
@@ -299,7 +335,7 @@ class Worker:
                 continue
             spent = {**training.timings, "evaluate_seconds": time.perf_counter() - started}
             training.timings = {}  # only the run that paid for the training says what it cost
-            record = ok_record(run.spec, found, data, self.device, spent)
+            record = ok_record(run.spec, found, training.trainer, data, self.device, spent)
             self.log.done(run, self.store.write_result(record, predictions_of(found, data.splits)))
         return failed
 
@@ -384,8 +420,7 @@ def write_lost(job: Job, store: RunStore, error: str, log: Reporter) -> None:
     """Failed records for the runs of a job whose workers died over it; what has ended well stays."""
     for run in job.runs:
         if store.state(run.spec.key) != "ok":
-            record = Record(spec=run.spec.model_dump(mode="json"), key=run.spec.key, state="failed", error=error)
-            log.done(run, store.write_result(record))
+            log.done(run, store.write_result(lost_record(run.spec, error)))
 
 
 def follow(settings: Settings, root: Path, stop: GracefulStop) -> None:

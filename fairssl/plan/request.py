@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
 
@@ -37,7 +38,9 @@ class Request:
     pretrain_dataset: str | None = None  # what encoders are trained on, where it is not what is judged
     pretrain_target: str | None = None
     pretrain_attribute: str | None = None
-    data_dir: Path | None = None
+    equal_views: bool | None = None  # every method sees as many augmented images per step
+    pairs: str | None = None  # how more than two groups are compared: adjacent, all, max
+    data_dir: Path | str | None = None
 
     @property
     def seed_list(self) -> Sequence[int] | None:
@@ -53,8 +56,9 @@ class Request:
 GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
 _LISTS = {"methods": "methods", "datasets": "datasets", "attributes": "attributes", "targets": "targets"}
 _NUMBERS = ("epochs", "image_size", "batch_size")
-_WORDS = ("encoder", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute")
-GRID_KEYS = (*_LISTS, "seeds", "set", "annotated", *_NUMBERS, *_WORDS)
+_WORDS = ("encoder", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute", "pairs")
+GRID_KEYS = (*_LISTS, "seeds", "set", "annotated", "equal_views", *_NUMBERS, *_WORDS)
+PAIRS = ("adjacent", "all", "max")
 
 
 def grid_names() -> dict[str, Path]:
@@ -64,17 +68,23 @@ def grid_names() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
+def grid_file(name: str) -> Path:
+    """The file of a grid that is named by its path, or of one that comes with fairssl."""
+    path = user_path(name)
+    if path.is_file():
+        return path
+    known = grid_names()
+    if name not in known:
+        raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
+    return known[name]
+
+
 def load_grid(name: str) -> list[Request]:
     """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
 
     A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all.
     """
-    path = Path(name)
-    if not path.is_file():
-        known = grid_names()
-        if name not in known:
-            raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
-        path = known[name]
+    path = grid_file(name)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -111,6 +121,8 @@ def _type_of(key: str, value: Any) -> tuple[str, bool]:
         return 'a list of at least one name, as ["simclr", "sofclr"]', words and bool(value)
     if key == "set":
         return 'a list of assignments, as ["adversary.weight=0.5"]', words
+    if key == "equal_views":
+        return "true or false", isinstance(value, bool)
     if key == "seeds":
         listed = isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
         return "a number of seeds, as 4, or a list of them, as [3, 7]", whole or listed
@@ -161,11 +173,14 @@ def check_request(request: Request) -> None:
         ("--pretrain-dataset", request.pretrain_dataset),
         ("--pretrain-target", request.pretrain_target),
         ("--pretrain-attr", request.pretrain_attribute),
+        ("--data-dir", request.data_dir),
     ):
         if name == "":
             raise UserError(f"{flag} is empty; leave it out for the default")
     if request.preset is not None and request.preset not in PRESETS:
         raise UserError(f"unknown --preset {request.preset!r}{did_you_mean(request.preset, PRESETS)}")
+    if request.pairs is not None and request.pairs not in PAIRS:
+        raise UserError(f"unknown --pairs {request.pairs!r}{did_you_mean(request.pairs, PAIRS)}")
     if request.annotated is not None and not 0 < request.annotated <= 1:
         raise UserError(f"--annotated {request.annotated}: must be a share in (0, 1], as in --annotated 0.05")
     lists: tuple[tuple[str, Sequence[Any] | None], ...] = (

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairssl import kinds
-from fairssl.data.files import data_root
-from fairssl.interfaces import Dataset
+from fairssl.data.overview import card_at, inspect, root_of
+from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
-from fairssl.registry import configure, did_you_mean
+from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set
+from fairssl.spec.keys import canonical
+from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set, sweep
 from fairssl.spec.run import DataSpec, MethodSpec, PartSpec, RunSpec
+from fairssl.spec.unread import reads_annotated, unread_in_probe, unread_in_train, without
 from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
 
 
@@ -50,8 +52,15 @@ class Plan:
 
 
 def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progress: Progress = silent) -> Plan:
-    """One plan of several requests; a run that two of them name is there once."""
-    plans = [resolve(request, allow_absent, progress) for request in requests]
+    """One plan of several requests; a run that two of them name is there once. Where `--set` gives a setting several
+    values, there is a run for each."""
+    single = [
+        replace(request, assignments=assignments)
+        for request in requests
+        for assignments in sweep(request.assignments or ())
+    ]
+    found: dict[str, DataFacts] = {}
+    plans = [resolve(request, allow_absent, progress, found) for request in single]
     runs = {(run.label, run.spec.key): run for plan in plans for run in plan.runs}
     joined = Plan(runs=list(runs.values()), roots={})
     for plan in plans:
@@ -60,32 +69,46 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
     return joined
 
 
-def resolve(request: Request, allow_absent: bool = False, progress: Progress = silent) -> Plan:
+def resolve(
+    request: Request,
+    allow_absent: bool = False,
+    progress: Progress = silent,
+    inspected: dict[str, DataFacts] | None = None,
+) -> Plan:
     """Check everything the user wrote, then find the data, then write down every run. Reads no image.
 
     With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.
+    `inspected` keeps what was found of datasets from one call to the next.
     """
+    inspected = {} if inspected is None else inspected
     values = parse_set(request.assignments or ())
     check_request(request)
     methods = {text: parse_method(text) for text in request.methods or METHODS}
     check_set(values, list(methods.values()))
     composed = {text: _Composed(text, method, values) for text, method in methods.items()}
     judged = {name: kinds.datasets.build(name, values.get("data", {})) for name in request.datasets or DATASETS}
-    pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, judged[name].card)]
+    cards = {name: source.card for name, source in judged.items()}
+    for name, card in cards.items():
+        if card.targets:  # else they are known once the data is found
+            _pairs(request, name, card)
     pretrain = _pretrain_pair(request)
 
+    asked: Any = request.pairs  # one of PAIRS: it has been checked
     plan = Plan(runs=[], roots={})
     facts: dict[str, DataFacts | None] = {}
     sources = {**judged, **({} if pretrain is None else {pretrain[0]: kinds.datasets.build(pretrain[0], {})})}
     for name, source in sources.items():
-        plan.roots[name], facts[name] = _find(source, request.data_dir, plan, allow_absent)
+        plan.roots[name], facts[name], cards[name] = _find(
+            source, request.data_dir, plan, allow_absent, inspected, progress
+        )
+    pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, cards[name])]
     encoders: dict[str, PartSpec] = {}
     trains: dict[
         tuple[str, str], TrainConfig
     ] = {}  # (dataset, method); runs share their parts, and so the work on them
     for name, target, attribute in pairs:
         home = name if pretrain is None else pretrain[0]  # whose card says how encoders are trained
-        card = sources[home].card
+        card = cards[home]
         preset = request.preset or card.defaults.preset
         encoder = request.encoder or card.defaults.encoder
         if encoder not in encoders:
@@ -95,18 +118,22 @@ def resolve(request: Request, allow_absent: bool = False, progress: Progress = s
         if pretrain is not None:
             size = _at_most_stored(size, facts[name])
         data = _data_spec(sources[name], facts[name], size, target, attribute)
+        share = card.defaults.annotated if request.annotated is None else request.annotated
         for text, one in composed.items():
             if (home, text) not in trains:
-                trains[home, text] = _train(request, card, preset, one.method.train, values.get("train", {}))
+                train = _train(request, card, preset, one.method.train, values.get("train", {}))
+                train = without(train, unread_in_train(one.spec, train))
+                trains[home, text] = _with_equal_views(train, one.spec) if request.equal_views else train
             for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
                 spec = RunSpec(
                     method=one.spec,
                     data=data,
                     pretrain=trained_on,
-                    annotated=card.defaults.annotated if request.annotated is None else request.annotated,
+                    annotated=share if reads_annotated(one.spec) else None,
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
+                    pairs=None if len(groups_of(cards[name], attribute)) == 2 else asked,
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
@@ -119,7 +146,8 @@ class _Composed:
     def __init__(self, text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> None:
         self.method = method
         self.spec: MethodSpec = compose(text, method, values)
-        self.probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
+        probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
+        self.probe = without(probe, unread_in_probe(self.spec, probe))
 
 
 def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:
@@ -138,9 +166,12 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
     """(target, attribute) of the grid for one dataset, checked against its card."""
     targets = list(request.targets or [card.defaults.target])
     attributes = list(request.attributes or [card.defaults.attribute])
-    _check_known("--target", targets, name, "target", card.targets)
-    _check_known("--attr", attributes, name, "attribute", card.attributes)
-    pairs = [(target, attribute) for target in targets for attribute in attributes if target != attribute]
+    for target in targets:
+        check_label("--target", name, card, "target", target)
+    for attribute in attributes:
+        check_label("--attr", name, card, "attribute", attribute)
+    attributes = list(dict.fromkeys(in_card_order(card, attribute) for attribute in attributes))
+    pairs = [(y, a) for y in targets for a in attributes if y not in combined(card, a)]
     if not pairs:
         raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
     return pairs
@@ -154,35 +185,33 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
     card = kinds.datasets.get(name).card
     target = request.pretrain_target or card.defaults.target
     attribute = request.pretrain_attribute or card.defaults.attribute
-    _check_known("--pretrain-target", [target], name, "target", card.targets)
-    _check_known("--pretrain-attr", [attribute], name, "attribute", card.attributes)
-    if target == attribute:
+    check_label("--pretrain-target", name, card, "target", target)
+    check_label("--pretrain-attr", name, card, "attribute", attribute)
+    if target in combined(card, attribute):
         raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
-    return name, target, attribute
-
-
-def _check_known(
-    flag: str, asked: Sequence[str], dataset: str, what: str, known: Sequence[str] | Mapping[str, Any]
-) -> None:
-    for value in asked:
-        if value not in known:
-            raise UserError(f"{flag} {value!r}: {dataset} has no such {what}{did_you_mean(value, known)}")
+    return name, target, in_card_order(card, attribute)
 
 
 def _find(
-    source: Dataset, data_dir: Path | None, plan: Plan, allow_absent: bool
-) -> tuple[Path | None, DataFacts | None]:
-    if source.card.embedded:
-        return None, source.inspect(None)
+    source: Dataset,
+    data_dir: Path | str | None,
+    plan: Plan,
+    allow_absent: bool,
+    inspected: dict[str, DataFacts],
+    progress: Progress,
+) -> tuple[Path | None, DataFacts | None, Card]:
+    """Where a dataset lies, what is there, and its card for that."""
     try:
-        root = data_root(data_dir, source.name)
-        facts = source.inspect(root)
+        root = root_of(source, data_dir)
+        name = canonical([source.name, source.config.params(), str(root)])
+        if name not in inspected:
+            inspected[name] = inspect(source, root, progress)
+        return root, inspected[name], card_at(source, root)
     except UserError as error:
-        if not allow_absent:
+        if not allow_absent or source.card.embedded or not source.card.targets:  # which only the data can tell
             raise
         plan.absent[source.name] = str(error)
-        return None, None
-    return root, facts
+        return None, None, source.card
 
 
 def _image_size(request: Request, name: str, card: Card, preset: str, facts: DataFacts | None) -> int:
@@ -224,3 +253,15 @@ def _train(request: Request, card: Card, preset: str, ours: Mapping[str, Any], u
             values[name] = flag
     config: TrainConfig = configure(TrainConfig, "train", values)
     return config
+
+
+def _with_equal_views(train: TrainConfig, method: MethodSpec) -> TrainConfig:
+    """The batch with which a step of the method takes as many augmented images as one of two views per image with both
+    streams: the annotated batch is otherwise extra training for those that have one."""
+    heads = [head for head in (kinds.heads.get(head.name) for head in method.heads) if head.streams]
+    n_views = max(part.n_views for part in (kinds.objectives.get(method.objective.name), *heads))
+    wanted = 2 * (train.batch_size + (train.annotated_batch_size or train.batch_size))
+    if len(method.streams) == 2 and n_views == 2:
+        return train
+    n_images = wanted // (n_views * len(method.streams))
+    return train.model_copy(update={"batch_size": n_images, "annotated_batch_size": 0})

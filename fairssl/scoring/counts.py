@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from fairssl.scoring.outcome import check_outcome
-from fairssl.types import Outcome, Undefined, Value
+from fairssl.types import Outcome, Undefined, UserError, Value
 
 THRESHOLD = 0.5  # a score strictly above it predicts y = 1
 N_BUCKETS = 100
@@ -26,10 +26,11 @@ Members = tuple[Sequence[int], int | None]  # some groups' examples of one targe
 class Ranks:
     """The sorted distinct scores of a data set, which every resample of it shares.
 
-    `rank` int64 (N,) in 0..n-1; `below_edge` (101,) how many distinct scores lie under each bucket edge, the last
-    counting all (the last bucket is closed); `rejected` how many predict y = 0.
+    `values` float64 (n,) ascending; `rank` int64 (N,) in 0..n-1; `below_edge` (101,) how many distinct scores lie under
+    each bucket edge, the last counting all (the last bucket is closed); `rejected` how many predict y = 0.
     """
 
+    values: np.ndarray
     rank: np.ndarray
     n: int
     below_edge: np.ndarray
@@ -59,6 +60,17 @@ class Counts:
         per_cell = np.diff(self._below[:, self._ranks.below_edge], axis=1)
         return per_cell[0::2] + per_cell[1::2]
 
+    def surplus(self, n_bins: int) -> np.ndarray:
+        """Float64 (G, n_bins): sum of score minus target over the examples of each group in each of `n_bins` equal bins of
+        [0, 1], closed on the left, the last one on both sides."""
+        values = self._ranks.values
+        starts = np.concatenate([[0], np.searchsorted(values, np.arange(1, n_bins) / n_bins, side="left")])
+        filled = np.diff(starts, append=len(values)) > 0
+        surplus = (self._at[0::2] + self._at[1::2]) * values - self._at[1::2]
+        found = np.zeros((len(surplus), n_bins))
+        found[:, filled] = np.add.reduceat(surplus, starts[filled], axis=1)
+        return found
+
     @cached_property
     def wins(self) -> np.ndarray:
         # Mann-Whitney by average ranks, for all cells at once; exact in float64, since the summands are integers.
@@ -84,8 +96,8 @@ def rank_scores(outcome: Outcome) -> tuple[Ranks, np.ndarray]:
     values, rank = np.unique(outcome.score, return_inverse=True)
     below = np.searchsorted(values, EDGES, side="left")
     below[-1] = len(values)
-    ranks = Ranks(rank.reshape(-1), len(values), below, int(np.searchsorted(values, THRESHOLD, side="right")))
-    return ranks, outcome.group * 2 + outcome.target
+    rejected = int(np.searchsorted(values, THRESHOLD, side="right"))
+    return Ranks(values, rank.reshape(-1), len(values), below, rejected), outcome.group * 2 + outcome.target
 
 
 def accuracies(outcome: Outcome) -> list[Value]:
@@ -118,6 +130,26 @@ def cell_accuracies(outcome: Outcome) -> list[Value]:
         _share(outcome, c.predicted[i] if i % 2 else c.n[i] - c.predicted[i], ((i // 2,), i % 2))
         for i in range(len(c.n))
     ]
+
+
+def calibration_errors(outcome: Outcome, n_bins: int = 10) -> list[Value]:
+    """Expected calibration error of each group, in [0, 1]: the mean over its examples, bin by bin of the score, of
+    |mean score - share of y = 1|. Naeini, Cooper and Hauskrecht, Obtaining Well Calibrated Probabilities Using Bayesian
+    Binning, AAAI 2015, for the probability of y = 1. Bins are [k/B, (k+1)/B), the last one closed: a score of 1 is in it.
+    """
+    if n_bins < 1:
+        raise UserError(f"n_bins {n_bins}: a calibration error needs at least 1 bin")
+    surplus = np.abs(counts(outcome).surplus(n_bins)).sum(axis=1).tolist()
+    sizes = [negatives + positives for negatives, positives in cell_counts(outcome)]
+    return [s / n if n else _nobody(outcome, ((g,), None)) for g, (s, n) in enumerate(zip(surplus, sizes, strict=True))]
+
+
+def one_class(outcome: Outcome) -> int | None:
+    """The class that all predictions are of, 0 or 1; None if both occur. All gaps in decisions are 0 then, for want of
+    decisions rather than for fairness."""
+    found = counts(outcome)
+    predicted, n = sum(found.predicted), sum(found.n)
+    return None if 0 < predicted < n else int(predicted > 0)
 
 
 def cell_counts(outcome: Outcome) -> list[tuple[int, int]]:

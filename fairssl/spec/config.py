@@ -27,32 +27,56 @@ class TrainConfig(CanonicalModel, PluginConfig):
     and the contrastive recipe of FSCL (Park et al. 2022) for the augmentation, whose colour jitter acts on skin tone.
     """
 
-    loop: Literal[1] = 1  # version of the loop and the augmentation; raised when results change
-    epochs: int = Field(100, ge=1)  # passes over the objective's own stream
-    min_steps: int = Field(0, ge=0)  # a run takes at least that many steps, in whole epochs
-    batch_size: int = Field(128, ge=2)  # images; each has the objective's number of views
-    annotated_batch_size: int = Field(0, ge=0)  # images of the annotated stream; 0: as `batch_size`
+    loop: Literal[2] = 2
+    """Version of the loop and the augmentation; raised when results change."""
+    epochs: int = Field(100, ge=1)
+    """Passes over the objective's own stream. The default comes from the dataset's card and the preset."""
+    min_steps: int = Field(0, ge=0)
+    """A run takes at least that many steps, in whole epochs."""
+    batch_size: int = Field(128, ge=2)
+    """Images of a step; each has the objective's number of views. The default comes from the dataset's card."""
+    annotated_batch_size: int = Field(0, ge=0)
+    """Images of the annotated stream; 0: as `batch_size`."""
     lr: float = Field(1e-3, gt=0)
+    """Learning rate of Adam for everything that is not dual."""
     dual_lr: float = Field(1e-3, gt=0)
+    """Learning rate of the dual parameters, an adversary's say."""
     weight_decay: float = Field(1e-6, ge=0)
-    schedule: Literal["constant", "cosine"] = "constant"  # of both learning rates
+    """L2 penalty in both optimisers."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Of both learning rates; cosine: down to 0 at the last step."""
     dual_optimizer: Literal["adam", "sgd"] = "adam"
-    clip_norm: float = Field(0.0, ge=0)  # of the primal gradient; 0: off
-    precision: Literal["float32", "bf16"] = "bf16"  # of the networks; losses are float32
-    join_streams: bool = False  # one forward pass, shared batch statistics
-    # After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place.
+    """What moves the dual parameters; sgd has no momentum."""
+    clip_norm: float = Field(0.0, ge=0)
+    """Largest norm of the primal gradient; 0: it is not clipped."""
+    precision: Literal["float32", "bf16"] = "bf16"
+    """Of the networks; losses are float32. Preset smoke: float32."""
+    join_streams: bool = False
+    """The streams of a step go through the encoder in one forward pass and share batch statistics."""
     recipe: Literal["contrastive", "randaugment"] = "contrastive"
-    crop_min: float = Field(0.2, gt=0, le=1)  # smallest area of a random resized crop, as a share
-    flip: float = Field(0.5, ge=0, le=1)  # probability
-    jitter: float = Field(0.8, ge=0, le=1)  # probability
+    """After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place."""
+    crop_min: float = Field(0.2, gt=0, le=1)
+    """Smallest area of a random resized crop, as a share of the image."""
+    flip: float = Field(0.5, ge=0, le=1)
+    """Probability that a view is mirrored."""
+    jitter: float = Field(0.8, ge=0, le=1)
+    """Probability that a view's colours are jittered."""
     brightness: float = Field(0.4, ge=0)
+    """Largest change of the brightness, as a share of it."""
     contrast: float = Field(0.4, ge=0)
+    """Largest change of the contrast, as a share of it."""
     saturation: float = Field(0.4, ge=0)
-    hue: float = Field(0.1, ge=0, le=0.5)  # turns
-    gray: float = Field(0.2, ge=0, le=1)  # probability
-    blur: float = Field(0.0, ge=0, le=1)  # probability; sigma 0.1 to 2 pixels
-    rand_ops: int = Field(2, ge=1, le=8)  # RandAugment's N: operations per image
-    rand_magnitude: float = Field(9.0, ge=0, le=30)  # RandAugment's M
+    """Largest change of the saturation, as a share of it."""
+    hue: float = Field(0.1, ge=0, le=0.5)
+    """Largest turn of the hue, in whole turns of the colour circle."""
+    gray: float = Field(0.2, ge=0, le=1)
+    """Probability that a view loses its colours."""
+    blur: float = Field(0.0, ge=0, le=1)
+    """Probability of a Gaussian blur, whose sigma is 0.1 to 2 pixels."""
+    rand_ops: int = Field(2, ge=1, le=8)
+    """RandAugment's N: operations per image."""
+    rand_magnitude: float = Field(9.0, ge=0, le=30)
+    """RandAugment's M: strength of each operation."""
 
     def batch_of(self, stream: str) -> int:
         """Images that a step takes of a stream that has as many."""
@@ -60,16 +84,29 @@ class TrainConfig(CanonicalModel, PluginConfig):
 
 
 class ProbeConfig(CanonicalModel, PluginConfig):
-    """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at epoch 10."""
+    """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at half of them, or as many
+    epochs as 2,000 steps take on a small training set, so that the probe has converged."""
 
-    version: Literal[1] = 1  # raised when results change
+    version: Literal[2] = 2
+    """Raised when results change."""
     kind: Literal["linear", "lbfgs", "knn"] = "linear"
+    """Logistic regression by Adam, as in the paper; the same solved to convergence; nearest neighbours."""
     epochs: int = Field(20, ge=1)
-    lr: float = Field(1e-3, gt=0)  # Adam
+    """linear: passes over the training features."""
+    lr: float = Field(1e-3, gt=0)
+    """linear: learning rate of Adam."""
     decay_epoch: int = Field(10, ge=1)
+    """linear: the rate is divided by 10 after that many of `epochs`; later in proportion where `min_steps` adds epochs."""
+    min_steps: int = Field(2000, ge=0)
+    """linear: at least that many steps are taken, in whole epochs."""
     batch_size: int = Field(256, ge=1)
-    l2: float = Field(1.0, gt=0)  # lbfgs: inverse of scikit-learn's C
-    neighbours: int = Field(20, ge=1)  # knn, cosine
+    """linear: features of a step."""
+    l2: float = Field(1.0, gt=0)
+    """lbfgs: weight of the L2 penalty, the inverse of scikit-learn's C."""
+    neighbours: int = Field(20, ge=1)
+    """knn: how many of the nearest training features vote, by cosine similarity."""
+    vote_temperature: float = Field(0.07, gt=0)
+    """knn: a neighbour's vote weighs exp(cosine / this)."""
 
 
 def check_share(stream: str, batch_size: int, n_devices: int) -> None:

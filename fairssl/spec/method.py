@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from fairssl import kinds, registry
 from fairssl.registry import BrokenPlugin, UnknownName, configure, did_you_mean
 from fairssl.spec.run import MethodSpec, PartSpec, Seen
+from fairssl.spec.unread import without
 from fairssl.types import Method, UserError
 
 
@@ -35,7 +38,7 @@ def parse_method(text: str) -> Method:
             known = {*kinds.methods.where(), *kinds.objectives.where()}
             raise UserError(
                 f"unknown method {text!r}: {first!r} is no method and no objective{did_you_mean(first, known)}"
-                f"{registry.broken_hint()}"
+                f"{registry.absence_hint()}"
             ) from None
         method = Method(summary=kinds.objectives.summary(objective), paper="", objective=objective)
     heads = {name: dict(params) for name, params in method.heads.items()}
@@ -82,13 +85,7 @@ def _named_method(text: str) -> Method | None:
     places = [p for p in kinds.methods.offers().get(short, []) if not package or p.package == package]
     if places:
         return _own_parts(kinds.methods.get(text), kinds.methods.locate(text).package)
-    holders = []
-    for name in kinds.methods.where():
-        try:
-            if text in kinds.methods.get(name).aliases:
-                holders.append(name)
-        except BrokenPlugin:  # says so when it is itself asked for
-            continue
+    holders = [name for name, method in kinds.methods.working().items() if text in method.aliases]
     if len(holders) > 1:
         raise UserError(f"method {text!r} is an alias of {' and of '.join(holders)}; write one of these")
     return _named_method(holders[0]) if holders else None
@@ -106,18 +103,40 @@ def _own_parts(method: Method, package: str) -> Method:
     )
 
 
-def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, str]]:
-    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`."""
-    values: dict[str, dict[str, str]] = {}
+def sweep(assignments: Iterable[str]) -> list[list[str]]:
+    """Assignments with several values each, as `adversary.weight=0.1,0.3`, -> every combination of single ones, the last
+    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`."""
+    choices = []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        one = not equals or value.strip().startswith(("[", "{"))
+        choices.append([text] if one else [f"{name}={single}" for single in value.split(",")])
+    return [list(combination) for combination in itertools.product(*choices)]
+
+
+def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`; a value in brackets is read as JSON."""
+    values: dict[str, dict[str, Any]] = {}
     for text in assignments:
         left, equals, value = text.partition("=")
         part, dot, key = left.strip().rpartition(".")
+        if equals and not value.strip():
+            raise UserError(f"--set {text!r} sets nothing in one place; leave it or the comma out")
         if not equals or not dot or not part or not key:
             raise UserError(f"--set {text!r} is not of the form part.parameter=value, as in --set adversary.weight=0.5")
         if key in values.setdefault(part, {}):
             raise UserError(f"--set {part}.{key} is given twice; give it once")
-        values[part][key] = value.strip()
+        values[part][key] = _value(text, value.strip())
     return values
+
+
+def _value(text: str, value: str) -> Any:
+    if not value.startswith(("[", "{")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise UserError(f"--set {text!r}: what stands in brackets is no JSON: {error}") from error
 
 
 CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts
@@ -132,8 +151,10 @@ def check_set(values: Mapping[str, Any], methods: Sequence[Method]) -> None:
 
 
 def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]) -> PartSpec:
+    """A plugin with its version and every parameter; those that have no effect are at their defaults."""
     part = kind.get(name)
-    return PartSpec(name=name, version=part.version, params=configure(part.Config, name, params).params())
+    config = configure(part.Config, name, params)
+    return PartSpec(name=name, version=part.version, params=without(config, config.unread()).params())
 
 
 def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
@@ -153,7 +174,10 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
 
     objective = part(kinds.objectives, method.objective, method.params)
     heads = [part(kinds.heads, name, method.heads[name]) for name in sorted(method.heads)]
-    heads = [head for head in heads if head.params["weight"] != 0]
+    kept = [head for head in heads if head.params["weight"] != 0]
+    # Of a method whose heads all have weight 0 the objective is left: its batches are drawn as the objective's alone.
+    sampler = "shuffle" if heads and not kept else method.sampler
+    heads = kept
     parts = [kinds.objectives.get(objective.name), *(kinds.heads.get(head.name) for head in heads)]
     for head in parts[1:]:
         if head.needs is not None and head.needs != parts[0].gives:
@@ -169,6 +193,9 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
     own = "all" if "all" in parts[0].streams else "annotated"
     drawn = {stream for part in parts for stream in part.streams}
 
+    if "annotated" not in drawn:
+        sampler = "shuffle"  # it is the annotated stream's
+
     def seen(label: str) -> Seen:
         where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
         if not where:
@@ -179,11 +206,11 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         name=text,
         objective=objective,
         heads=tuple(heads),
-        sampler=method.sampler,
+        sampler=sampler,
         probe=method.probe,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
-        group="annotated" if method.sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
+        group="annotated" if sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairssl import kinds
 from fairssl.spec.config import CanonicalModel, ProbeConfig, TrainConfig
@@ -96,10 +97,12 @@ class RunSpec(Spec):
     method: MethodSpec
     data: DataSpec  # what is judged: the probe's training images, and the test set
     pretrain: DataSpec | None = None  # what the encoder is trained on, where it is not what is judged
-    annotated: float = Field(0.05, gt=0, le=1)
+    annotated: float | None = Field(None, gt=0, le=1)  # share of the training images; None: nothing reads which
     encoder: PartSpec
     train: TrainConfig
     probe: ProbeConfig
+    # How more than two groups are compared; None: adjacent ones if their order means something, else all.
+    pairs: Literal["adjacent", "all", "max"] | None = None
     seed: int = Field(0, ge=0)
 
     @property
@@ -127,16 +130,27 @@ class RunSpec(Spec):
     def _training_fields(self) -> dict[str, str]:
         fields = self._fields()
         del fields["probe"]
-        fields.pop("pretrain", None)
+        for name in ("pretrain", "pairs"):
+            fields.pop(name, None)
         fields["method"], sees = self.method.training
         fields["data"] = self.pretrain_data.training[sees]
-        if "group" not in sees:
-            del fields["annotated"]
+        if "annotated" not in self.method.streams and "group" not in sees:
+            fields.pop("annotated", None)  # read after training alone
         return fields
 
     def _fields(self) -> dict[str, str]:
-        """Field -> canonical JSON. A `pretrain` that is not there is left out, so that keys from before it stay."""
+        """Field -> canonical JSON; what is None is left out."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        if values["pretrain"] is None:
-            del values["pretrain"]
+        values = {name: value for name, value in values.items() if value is not None}
         return {name: v.canonical_json if isinstance(v, CanonicalModel) else canonical(v) for name, v in values.items()}
+
+
+def key_of(content: Mapping[str, Any]) -> str:
+    """The key of a spec as a record holds it, also of a protocol that this fairssl no longer runs."""
+    try:
+        return RunSpec.model_validate(content).key
+    except ValidationError:
+        fields = {name: value for name, value in content.items() if value is not None}
+        if isinstance(fields.get("method"), Mapping):
+            fields["method"] = {name: value for name, value in fields["method"].items() if name != "name"}
+        return digest_fields({name: canonical(value) for name, value in fields.items()})

@@ -7,15 +7,18 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fairssl.interfaces import Metric
+from fairssl.types import Undefined
 
 State = Literal["ok", "failed", "diverged"]
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -52,10 +55,47 @@ def reason_of(error: str) -> str:
     return line if len(line) <= 200 else line[:197] + "..."
 
 
+def resampled_json(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Intervals or noise floors by symbol as a record holds them: None where one has no value."""
+
+    def value(one: Any, name: str) -> Any:
+        part = getattr(one, name)
+        return None if isinstance(part, Undefined) else part
+
+    return {symbol: {f.name: value(one, f.name) for f in fields(one)} for symbol, one in found.items()}
+
+
+class ColumnFacts(_Frozen):
+    """What a table must know of a metric, as the metric itself declares it, at the version that computed the value."""
+
+    version: int
+    heading: str
+    better: Literal["higher", "lower"]
+    percent: bool  # printed x 100
+    headline: bool  # in the printed tables; the others are in the exports
+    order: int  # place among the columns
+
+    @classmethod
+    def of(cls, metric: Metric) -> ColumnFacts:
+        """What an installed metric declares."""
+        return cls(
+            version=metric.version,
+            heading=metric.heading,
+            better=metric.better,
+            percent=metric.percent,
+            headline=metric.headline,
+            order=metric.order,
+        )
+
+
 class Record(Measured):
     """What one run came to. `metrics` are of the test split; a failed or diverged run has none.
 
-    `facts` are what a table's heading tells of the data: groups, positive, n_train, n_annotated, n_val, n_test.
+    `facts` are what a table tells of the data and the training: `groups` in order of their codes, `ordered` (whether that
+    order means something), `positive` (what y = 1 is), n_train, n_val, n_test, n_annotated (if any part reads which images
+    are annotated), n_unknown (test images left out, their group being unknown), one_class (which class all predictions
+    are of, where they are of one), `batches` (stream -> images of a step), n_views, n_steps, `unread` (settings that have
+    no effect), `departures` from an official protocol, and hashes of the splits and of the annotated subset.
     """
 
     version: int = RECORD_VERSION  # of this format
@@ -72,7 +112,14 @@ class Record(Measured):
     notes: list[str] = Field(default_factory=list)
     env: dict[str, str | None] = Field(default_factory=dict)  # versions and the device's name; None: not installed
     timings: dict[str, float] = Field(default_factory=dict)  # seconds
-    metric_versions: dict[str, int] = Field(default_factory=dict)
+    columns: dict[str, ColumnFacts] = Field(default_factory=dict)  # symbol -> of the metrics above
+    sources: dict[str, str] = Field(default_factory=dict)  # plugin, or `fairssl` -> hash of its source
+
+    @field_validator("error")
+    @classmethod
+    def _can_be_written(cls, error: str | None) -> str | None:
+        """A file name in a traceback may be no UTF-8."""
+        return None if error is None else error.encode("utf-8", "backslashreplace").decode("utf-8")
 
     @model_validator(mode="after")
     def _state_and_error_agree(self) -> Record:
@@ -120,12 +167,19 @@ class Predictions:
         return packed.getvalue()
 
     @classmethod
-    def from_csv_gz(cls, data: bytes) -> Predictions:
-        """The inverse. Anything else than what `to_csv_gz` writes: `ValueError`."""
+    def from_csv_gz(cls, data: bytes, max_bytes: int | None = None) -> Predictions:
+        """The inverse. Anything else than what `to_csv_gz` writes, or more than `max_bytes` unpacked: `ValueError`."""
         try:
-            rows = list(csv.reader(io.StringIO(gzip.decompress(data).decode())))
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                text = file.read() if max_bytes is None else file.read(max_bytes + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"not a whole gzip file: {error}") from error
+        if max_bytes is not None and len(text) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes unpacked")
+        try:
+            rows = list(csv.reader(io.StringIO(text.decode())))
+        except csv.Error as error:
+            raise ValueError(f"not a table: {error}") from error
         if not rows or rows[0] != ["id", "score", "target", "group"] or any(len(row) != 4 for row in rows):
             raise ValueError("not a table of id, score, target, group")
         ids, score, target, group = zip(*rows[1:], strict=True) if len(rows) > 1 else ((), (), (), ())

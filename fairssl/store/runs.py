@@ -1,6 +1,6 @@
 """Where runs lie on disk: one folder per key, whole or not there.
 
-    pretrain/<key>/   spec.json, encoder.safetensors, history.csv
+    pretrain/<key>/   spec.json, encoder.safetensors, history.csv; validation.csv where it was judged on the way
     results/<key>/    record.json, predictions.csv.gz (id, score, target, group)
     work/<key>/       of a training that goes on: checkpoints, history.csv, live.json
     plans/            what was asked for, one file per grid
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from fairssl.store.files import (
     sweep_temporaries,
     sync_folder,
     take_lock,
+    whole_file,
     whole_folder,
 )
 from fairssl.store.history import history_from_csv, history_to_csv
@@ -143,6 +144,10 @@ class RunStore:
             where = ".".join(str(step) for step in first["loc"])
             raise _broken(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
         _check_frame(path, record.version, record.key, key)
+        selection = self.read_selection(key)
+        if selection is not None:
+            record = record.model_copy(update={"facts": {**record.facts, "selection": selection}})
+            data = record.to_json().encode() + b"\n"
         return record, data
 
     def records(self) -> Iterator[Record]:
@@ -183,6 +188,16 @@ class RunStore:
                 sync_folder(folder)
         return record
 
+    def write_selection(self, key: str, selection: Mapping[str, Any]) -> None:
+        """Note beside an ok run by which rule its settings were chosen; the latest choice stays."""
+        with whole_file(self.result_dir(key) / "selection.json") as file:
+            file.write(to_json(dict(selection)).encode() + b"\n")
+
+    def read_selection(self, key: str) -> dict[str, Any] | None:
+        """By which rule the run's settings were chosen; None: by nobody."""
+        data = _bytes_at(self.result_dir(key) / "selection.json")
+        return None if data is None else json.loads(data)
+
     def read_predictions(self, key: str) -> Predictions | None:
         """Predictions of an ok run; None if there is none."""
         if not self.has_result(key):
@@ -208,8 +223,12 @@ class RunStore:
         spec: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
         history: Sequence[Mapping[str, float]],
+        validation: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Put a finished pretraining in its place; one that is there already stays and ours is dropped."""
+        """Put a finished pretraining in its place; one that is there already stays and ours is dropped.
+
+        `validation`: what the validation split gave after some of the epochs, if it was looked at.
+        """
         from safetensors.torch import save
 
         folder = self.pretrain_dir(key)
@@ -218,6 +237,7 @@ class RunStore:
             # cloned, since two names may share memory, which the format refuses
             "encoder.safetensors": save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}),
             "history.csv": history_to_csv(history),
+            **({"validation.csv": history_to_csv(validation)} if validation else {}),
         }
         with whole_folder(folder, files) as temp, self.claim(f"{key}-write", wait=True):
             if self.has_pretrain(key):
@@ -241,6 +261,27 @@ class RunStore:
             path = folder / "history.csv"
             return tensors, history_from_csv(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SafetensorError) as error:
+            raise _broken(path, str(error)) from error
+
+    def discard(self, pretrain_key: str, result_keys: Iterable[str]) -> None:
+        """Remove a pretraining, its checkpoints and these results. The caller holds its claim."""
+        for folder in (*(self.result_dir(key) for key in result_keys), self.pretrain_dir(pretrain_key)):
+            remove_path(folder)
+        self.clear_work(pretrain_key)
+
+    def read_history(self, key: str) -> list[dict[str, float]] | None:
+        """One mapping per epoch of a pretraining, without its tensors; None if there is no whole pretraining."""
+        return self._rows(key, "history.csv") if self.has_pretrain(key) else None
+
+    def read_validation(self, key: str) -> list[dict[str, float]]:
+        """What the validation split gave after some epochs, by `epoch` and symbol; empty where it was not looked at."""
+        return self._rows(key, "validation.csv") if (self.pretrain_dir(key) / "validation.csv").is_file() else []
+
+    def _rows(self, key: str, name: str) -> list[dict[str, float]]:
+        path = self.pretrain_dir(key) / name
+        try:
+            return history_from_csv(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise _broken(path, str(error)) from error
 
     # ----- work and locks
@@ -288,6 +329,11 @@ class RunStore:
 
     def _at(self, kind: str, key: str) -> Path:
         return self.root / kind / _checked(key)
+
+
+def is_key(text: str) -> bool:
+    """Whether the text can name a run's folder: letters, digits, hyphens and underscores alone."""
+    return len(text) <= 200 and _KEY.fullmatch(text) is not None
 
 
 def _checked(key: str) -> str:

@@ -12,6 +12,7 @@ the CPU: seconds per plugin. A check passes, fails, or is skipped, and says why 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairssl import kinds, registry
@@ -27,15 +28,19 @@ from fairssl.testing.toy import PartBench
 from fairssl.types import UserError
 
 
-def check(kind: str, name: str, only: str | None = None) -> list[Check]:
-    """All checks of one plugin, or the one called `only`; `kind` in singular or plural. An unknown name is a `UserError`."""
+def check(kind: str, name: str, only: str | None = None, data_dir: Path | None = None) -> list[Check]:
+    """All checks of one plugin, or the one called `only`; `kind` in singular or plural. An unknown name is a `UserError`.
+
+    `data_dir` is where a dataset's files lie; else FAIRSSL_DATA says it, or they are in the per-user folder.
+    """
     one = kinds.by_kind(kind).one
+    if one == "dataset":
+        return check_dataset(name, only, data_dir)
     checks: dict[str, Callable[[str, str | None], list[Check]]] = {
         "method": check_method,
         "objective": check_objective,
         "head": check_head,
         "encoder": check_encoder,
-        "dataset": check_dataset,
         "metric": check_metric,
     }
     return checks[one](name, only)
@@ -62,9 +67,12 @@ def check_encoder(name: str, only: str | None = None) -> list[Check]:
     return _checked(kinds.encoders, name, only, lambda part: encoder_checks(name, part))
 
 
-def check_dataset(name: str, only: str | None = None) -> list[Check]:
-    """The contract of a dataset with its default parameters; what needs images is skipped where they are not found."""
-    return _checked(kinds.datasets, name, only, lambda part: dataset_checks(name, part))
+def check_dataset(name: str, only: str | None = None, data_dir: Path | None = None) -> list[Check]:
+    """The contract of a dataset with its default parameters; what needs images is skipped where they are not found.
+
+    A `data_dir` that the dataset refuses is a `UserError`: the user named it.
+    """
+    return _checked(kinds.datasets, name, only, lambda part: dataset_checks(name, part, data_dir))
 
 
 def check_metric(name: str, only: str | None = None) -> list[Check]:

@@ -47,12 +47,11 @@ def method_checks(name: str, method: Method) -> Steps:
         from_file()
         reserved = {*CORE_PARTS}
         assert name not in reserved, f"{name!r} is what --set calls the core"
-        for other in kinds.methods.where():
+        for other, rival in kinds.methods.working().items():
             if other.rpartition(":")[2] == name.rpartition(":")[2]:
                 continue
-            theirs = kinds.methods.get(other).aliases
             for alias in method.aliases:
-                assert alias != other and alias not in theirs, f"alias {alias!r} is taken by method {other!r}"
+                assert alias != other and alias not in rival.aliases, f"alias {alias!r} is taken by method {other!r}"
 
     def torch_free() -> None:
         from_file()

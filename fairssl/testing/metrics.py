@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 
 from fairssl import kinds
+from fairssl.interfaces import IntervalKind
+from fairssl.scoring.groups import Pairs
+from fairssl.scoring.metrics import accepted_settings
 from fairssl.scoring.outcome import check_outcome
 from fairssl.testing.contract import Skipped, Steps, check_docstrings
 from fairssl.types import Outcome, Undefined, Value
@@ -24,8 +28,8 @@ def metric_checks(name: str, metric: Any) -> Steps:
     target, group = np.arange(n) % 2, np.arange(n) // 2 % 2
     noisy = np.clip(0.35 + 0.3 * target + 0.1 * group + 0.2 * rng.standard_normal(n), 0, 1)
 
-    def value(given: Outcome, what: str) -> Value:
-        found = metric(given)
+    def value(given: Outcome, what: str, **settings: Any) -> Value:
+        found = metric(given, **settings)
         if isinstance(found, Undefined):
             assert found.reason.strip(), f"{what}: Undefined without a reason"
             return found
@@ -44,13 +48,14 @@ def metric_checks(name: str, metric: Any) -> Steps:
         check_docstrings(metric, kinds.metrics, name)
         assert metric.symbol.isidentifier(), f"symbol {metric.symbol!r} must be a word: it is a column and a JSON key"
         assert metric.better in ("higher", "lower"), f"better is {metric.better!r}"
+        kind = getattr(metric, "interval", "symmetric")
+        assert kind in get_args(IntervalKind), f"interval is {kind!r}; known: {', '.join(get_args(IntervalKind))}"
         for label, parameter in list(inspect.signature(metric).parameters.items())[1:]:
             has_default = parameter.default is not inspect.Parameter.empty
             assert has_default and parameter.kind is parameter.KEYWORD_ONLY, (
                 f"parameter {label!r} must be keyword-only with a default"
             )
-        for other in kinds.metrics.where():
-            found = kinds.metrics.get(other)
+        for other, found in kinds.metrics.working().items():
             assert found is metric or found.symbol != metric.symbol, f"metric {other!r} has the symbol too: rename one"
 
     def defined() -> None:
@@ -94,6 +99,25 @@ def metric_checks(name: str, metric: Any) -> Steps:
         after = value(outcome(noisy, target, 1 - group), "group codes exchanged")
         assert close(before, after), f"{before}, and {after} with the two groups' codes exchanged; or symmetric=False"
 
+    def many_groups() -> None:
+        if "pairs" not in inspect.signature(metric).parameters:
+            raise Skipped("does not take `pairs`")
+        offered = [p for p in get_args(Pairs) if not isinstance(accepted_settings(metric, p, "propagate"), Undefined)]
+        two, four = outcome(noisy, target, group), outcome(noisy, target, np.arange(n) // 2 % 4, n_groups=4)
+        first = value(two, "two groups", pairs=offered[0])
+        for pairs in offered:
+            found, many = value(two, "two groups", pairs=pairs), value(four, "four groups", pairs=pairs)
+            assert close(first, found), (
+                f"two groups have one pair, but pairs={pairs!r} gives {found} where {first} is due"
+            )
+            if pairs == "adjacent" or not metric.symmetric:
+                continue
+            code = np.array([2, 0, 3, 1])
+            other = value(replace(four, group=code[four.group]), "four groups, codes exchanged", pairs=pairs)
+            assert close(many, other), (
+                f"{many} with pairs={pairs!r}, and {other} with the codes of four groups exchanged"
+            )
+
     def pure() -> None:
         given = outcome(noisy, target, group)
         copies = given.score.copy(), given.target.copy(), given.group.copy()
@@ -111,5 +135,6 @@ def metric_checks(name: str, metric: Any) -> Steps:
         ("few rows, many groups: a number or Undefined", small),
         ("the rows' order does not matter", rows),
         ("exchanging two groups' codes", symmetry),
+        ("more than two groups, by each way to pair them", many_groups),
         ("same answer twice, input untouched", pure),
     ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fairssl import kinds
 from fairssl.evaluate.embed import embed
+from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.testing.contract import (
     PROCESSES,
@@ -178,7 +179,7 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
             trainer = bench.trainer(precision="bf16")
             drawn = trainer.step.draw(index_at(trainer))
             trainer.model.encoder = _Scaled(trainer.model.encoder, factor)  # type: ignore[assignment]
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with networks_in_bf16(True):
                 primal, dual, log = trainer.step.terms(trainer.step.encode(drawn))
             for term, value in log.items():
                 assert value.isfinite(), f"{term} is {value.item()} under bf16 with features {what}"

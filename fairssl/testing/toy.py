@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fairssl import kinds
 from fairssl.data.device import DeviceSplit
+from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
-from fairssl.registry import BrokenPlugin, configure
+from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
 from fairssl.spec.method import compose, part_spec
 from fairssl.spec.run import DataSpec, RunSpec
@@ -42,12 +43,9 @@ class PartBench:
     def _companion(self) -> str:
         if self.part.needs in (None, kinds.objectives.get(COMPANION).gives):
             return kinds.objectives.canonical(COMPANION)
-        for name in kinds.objectives.where():
-            try:
-                if kinds.objectives.get(name).gives == self.part.needs:
-                    return name
-            except BrokenPlugin:
-                continue
+        for name, objective in kinds.objectives.working().items():
+            if objective.gives == self.part.needs:
+                return name
         raise UserError(f"no objective gives the {self.part.needs!r} that head {self.name!r} needs")
 
     def spec(self, **train: Any) -> RunSpec:
@@ -127,8 +125,7 @@ def take_steps(trainer: Trainer, n: int) -> list[dict[str, Tensor]]:
 def losses_of(trainer: Trainer, batches: Mapping[str, Batch], seed: int = 0) -> dict[str, Tensor]:
     """Every term of a drawn batch at the present parameters, by name."""
     torch.manual_seed(seed)
-    bf16 = trainer.step.config.precision == "bf16"
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+    with networks_in_bf16(trainer.step.config.precision == "bf16"):
         _, _, log = trainer.step.terms(trainer.step.encode(dict(batches)))
     return log
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fairssl import distributed
 from fairssl.data.augment import augmentation, random_numbers, repeated
 from fairssl.data.device import DeviceSplit
-from fairssl.nn import at_least_float32
+from fairssl.nn import at_least_float32, in_network_precision, networks_in_bf16
 from fairssl.parts import Part
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
@@ -115,9 +115,11 @@ class TrainStep:
         return batches
 
     def encode(self, batches: dict[str, Batch]) -> dict[str, Batch]:
-        """Fill `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to.
+        """Fill `h`, `f` and `project`: one forward pass per stream, so that batch statistics do not mix unless told to.
 
-        Of several processes each encodes its rows; all get the features of the whole batch.
+        Encoder, representation and projection run in the networks' precision and give float32; the terms, a classifier's
+        logits among them, are computed in float32 throughout. Of several processes each encodes its rows; all get the
+        features of the whole batch.
         """
         encoder, objective = self.model.encoder, self.model.objective
         n_rows = {name: self.n_views * len(batch.index) for name, batch in batches.items()}
@@ -125,21 +127,32 @@ class TrainStep:
         for name, batch in batches.items():
             x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
             pixels[name] = distributed.shard(x) if self.joint_views else x
-        if self.config.join_streams:
-            joined = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
-            found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
-        else:
-            found = {name: distributed.sharded_forward(encoder, x) for name, x in pixels.items()}
-        features = {name: distributed.gather_with_grad(h, n_rows[name]) for name, h in found.items()}
+        with in_network_precision(self.data.device):
+            if self.config.join_streams:
+                joined = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
+                found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
+            else:
+                found = {name: distributed.sharded_forward(encoder, x) for name, x in pixels.items()}
+            features = {
+                name: at_least_float32(distributed.gather_with_grad(h, n_rows[name])) for name, h in found.items()
+            }
+            represented = {name: at_least_float32(objective.represent(h)) for name, h in features.items()}
         return {
             name: replace(
                 batch,
                 h=list(features[name].chunk(self.n_views)),
-                f=list(at_least_float32(objective.represent(features[name])).chunk(self.n_views)),
-                project=_once(objective.project),
+                f=list(represented[name].chunk(self.n_views)),
+                project=_once(self._projected),
             )
             for name, batch in batches.items()
         }
+
+    def _projected(self, f: Tensor) -> Tensor:
+        objective = self.model.objective
+        if objective.gives == "logits":  # one linear layer, whose logits must keep their bits
+            return objective.project(f)
+        with in_network_precision(f.device):
+            return at_least_float32(objective.project(f))
 
     def terms(self, batches: Mapping[str, Batch]) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
         """Total primal loss, total dual loss (None without dual terms), and every term by name for the log."""
@@ -160,8 +173,7 @@ class TrainStep:
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], list[Tensor | None], list[Tensor | None]]:
         """Both total losses and the log as `terms` gives them, then the gradients of `primal` and of `dual` parameters,
         all of the whole batch, also where several processes share it."""
-        bf16 = self.config.precision == "bf16"  # of the networks; pixels stay float32
-        with torch.autocast(self.data.device.type, dtype=torch.bfloat16, enabled=bf16):
+        with networks_in_bf16(self.config.precision == "bf16"):
             primal, dual, log = self.terms(self.encode(drawn))
         found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
         moved = self.primal

@@ -25,6 +25,7 @@ from fairssl.parts import Part
 from fairssl.spec.config import check_share
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
+from fairssl.spec.unread import unread_in_train
 from fairssl.train import checkpoint
 from fairssl.train.build import build_model, index_streams
 from fairssl.train.cudagraph import GraphedStep
@@ -47,7 +48,7 @@ class Trainer:
     """
 
     def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, capture: bool | None = None):
-        self.spec, self.data = spec, data
+        self.spec, self.data, self.n_groups = spec, data, n_groups
         self.device = data.device
         self.streams = index_streams(spec, data)
         for name, stream in self.streams.items():
@@ -143,6 +144,15 @@ class Trainer:
                 torch.manual_seed(seed)
                 part.prepare(self.data.visible_to(part.sees), torch.Generator(self.device).manual_seed(seed))
         self.prepared = True
+
+    def facts(self) -> dict[str, Any]:
+        """What a table tells of the training."""
+        return {
+            "batches": {name: stream.batch_size for name, stream in self.streams.items()} if self.n_steps else {},
+            "n_views": self.step.n_views,
+            "n_steps": self.n_steps,
+            "unread": sorted(f"train.{name}" for name in unread_in_train(self.spec.method, self.spec.train)),
+        }
 
     # ----- the state of a run
 

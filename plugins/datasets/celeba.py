@@ -6,9 +6,10 @@ attribute may be the target or the group.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +26,14 @@ from fairssl.api import (
     Split,
     Splits,
     UserError,
+    contents_of,
     decoded_images,
     download_fault,
-    hashed_order,
+    printable,
+    random_parts,
     short_id,
     silent,
+    subfolders,
 )
 
 if TYPE_CHECKING:
@@ -46,11 +50,27 @@ NAMES = (
 )
 # fmt: on
 PARTS = ("train", "val", "test")
+OFFICIAL = (162_770, 19_867, 19_962)  # images of the three
 IMAGES = "img_align_celeba"
+ARCHIVES = tuple(f"{IMAGES}.{ending}" for ending in ("zip", "tar", "tar.gz", "tgz"))
+FOLDERS = ("img", "anno", "eval")  # in any case: the folders in which the authors publish the files
 ATTRIBUTES = ("list_attr_celeba.txt", "list_attr_celeba.csv")
 PARTITION = ("list_eval_partition.txt", "list_eval_partition.csv")
 IDENTITY = ("identity_CelebA.txt", "identity_CelebA.csv")
 SUFFIXES = (".jpg", ".jpeg", ".png")
+SYNONYMS = {
+    **dict.fromkeys(("gender", "sex", "female", "woman", "women", "man", "men"), "male"),
+    **dict.fromkeys(("age", "old"), "young"),
+    **dict.fromkeys(("glasses", "spectacles"), "eyeglasses"),
+    **dict.fromkeys(("smile", "happy"), "smiling"),
+    **dict.fromkeys(("hat",), "wearing_hat"),
+    **dict.fromkeys(("lipstick",), "wearing_lipstick"),
+    **dict.fromkeys(("makeup", "make_up"), "heavy_makeup"),
+    **dict.fromkeys(("beard",), "no_beard"),
+    **dict.fromkeys(("blond", "blonde"), "blond_hair"),
+    **dict.fromkeys(("nose",), "big_nose"),
+    **dict.fromkeys(("attractiveness", "beauty", "beautiful"), "attractive"),
+}
 
 
 class CelebA(Dataset):
@@ -66,10 +86,12 @@ class CelebA(Dataset):
         attributes={name: (f"not {name}", name) for name in NAMES},
         defaults=Defaults(target="attractive", attribute="male", image_size=128, batch_size=128, epochs=100),
         positive={name: name for name in NAMES},
+        synonyms=SYNONYMS,
         obtain=(
             "download img_align_celeba.zip, list_attr_celeba.txt and list_eval_partition.txt (and identity_CelebA.txt; "
             "non-commercial research only) from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, or the CSV variant "
-            "from Kaggle, and point --data-dir at the folder that holds them, or whose celeba/ does"
+            "from Kaggle, and point --data-dir at the folder that holds them (side by side, or in Img/, Anno/ and Eval/), "
+            "or whose celeba/ does"
         ),
     )
 
@@ -101,20 +123,14 @@ class CelebA(Dataset):
     ) -> Splits:
         """The three splits, images uint8 (N, 3, S, S), memory-mapped.
 
-        The official partition, whatever `split_seed`; where the images present leave a part of it empty, 80/10/10
-        drawn by `split_seed`, by identity if the identity file is there. Labels: 0 for the file's -1, 1 for its 1.
-        Errors: `UserError` for an unknown name, or a target or attribute that has one value in the training split.
+        The official partition, whatever `split_seed`. Where the images present leave a part of it empty, 80/10/10 drawn by
+        `split_seed`, by identity if the identity file is there and whole; that, and a partition of which images are
+        missing, are departures. Labels: 0 for the file's -1, 1 for its 1.
         """
-        for role, name in (("target", target), ("attribute", attribute)):
-            if name not in NAMES:
-                raise UserError(f"celeba has no {role} {name!r}; it has {', '.join(NAMES)}")
-        if target == attribute:
-            raise UserError(f"celeba: target and attribute are both {target!r}; choose two different ones")
         found = _find(root)
         ids = [short_id(name) for name in found.names]
-        part, notes = _parts(found, ids, split_seed)
+        part, departure = _parts(found, ids, split_seed)
         order = np.argsort(part, kind="stable")  # a split is then a slice of the pack: no copy of the images
-        order = order[part[order] < len(PARTS)]
         with found.images as files:
             packed = decoded_images(files, found.names[order], image_size, files.fingerprint(progress), progress)
         rows = order[packed.kept]
@@ -126,27 +142,34 @@ class CelebA(Dataset):
             if ends[i] == ends[i + 1]:
                 raise UserError(f"celeba: no image of the {name} split decodes; unpack or download the images again")
             y, a = values[rows[here]].T
-            splits[name] = Split(packed.images[here], y.copy(), a.copy(), tuple(ids[row] for row in rows[here]))
-        for role, name, codes in (("target", target, "target"), ("attribute", attribute, "group")):
-            seen = np.unique(getattr(splits["train"], codes))
-            if len(seen) < 2:
-                raise UserError(
-                    f"celeba: the {role} {name!r} has one value in the {len(splits['train'])} training images "
-                    f"({self.card.attributes[name][seen[0]]}); choose another, or add images"
-                )
-        return Splits(**splits, groups=self.card.attributes[attribute], notes=(*found.notes, *packed.notes, *notes))
+            codes = {one: found.values[rows[here], k].astype(np.int64) for k, one in enumerate(NAMES)}
+            names = tuple(ids[row] for row in rows[here])
+            splits[name] = Split(packed.images[here], y.copy(), a.copy(), names, codes)
+        counts = np.diff(ends)
+        if not departure and tuple(counts) != OFFICIAL:
+            shares = (f"{name} {n:,} of {all_:,}" for name, n, all_ in zip(PARTS, counts, OFFICIAL, strict=True))
+            departure = f"not all images of the official partition: {', '.join(shares)}"
+        note = "" if departure else f"the official partition: {_sizes(counts)}"
+        return Splits(
+            **splits,
+            groups=self.card.attributes[attribute],
+            notes=(*found.notes, *packed.notes, *([note] if note else [])),
+            departures=(departure,) if departure else (),
+        )
 
 
 @dataclass(frozen=True)
 class _Found:
-    """N images that have labels. `names` str (N,), sorted, as in `images`; `values` int8 (N, 40) of 0 and 1;
-    `part` int64 (N,) 0 train, 1 val, 2 test, 3 not in the partition file; `identity` int64 (N,), or None."""
+    """N images that have labels. `names` str (N,), sorted, as in `images`; `values` int8 (N, 40) of 0 and 1; `part` int64
+    (N,) 0 train, 1 val, 2 test. Only where these leave a part empty is it asked who is on the images: `identity` int64
+    (N,), None where the file is not there or lacks some of them, and then `no_identity` says so."""
 
     images: ImageFiles
     names: np.ndarray
     values: np.ndarray
     part: np.ndarray
     identity: np.ndarray | None
+    no_identity: str
     notes: tuple[str, ...]
 
     def fingerprint(self, images: str) -> str:
@@ -158,156 +181,230 @@ class _Found:
 
 
 def _find(root: Path | None) -> _Found:
+    places = _places(root)
+    attributes, partition = _need(places, ATTRIBUTES), _need(places, PARTITION)
+    table = _read(attributes, n_values=len(NAMES))
+    lower = {str(column).casefold(): i for i, column in enumerate(table.columns)}
+    missing = [name for name in NAMES if name not in lower]
+    if missing:
+        raise UserError(f"{str(attributes)!r} has no column {missing[0]!r}; it needs CelebA's forty")
+    raw = table.to_numpy()[:, [lower[name] for name in NAMES]]
+    _check_values(attributes, table.index, raw, (-1, 1), "attributes are -1 or 1")
+    parts = _read(partition, n_values=1)
+    _check_values(partition, parts.index, parts.to_numpy(), (0, 1, 2), "parts are 0, 1 and 2")
+    _check_same(attributes, table.index, partition, parts.index)
+    images, notes = _images(places, table.index)
+    row = table.index.get_indexer([posixpath.basename(name) for name in images.names])
+    here = row >= 0
+    if not here.any():
+        raise UserError(f"celeba: no image in {str(images.root)!r} is listed in {str(attributes)!r}")
+    notes += images.notes
+    if here.sum() < len(table):
+        notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
+    if not here.all():
+        shown = printable(images.names[~here][0])
+        notes.append(f"unlisted: {int((~here).sum()):,} images have no labels and are left out: {shown}, ...")
+    names, row = images.names[here], row[here]
+    listed = table.index[row]
+    part = parts.iloc[:, 0].reindex(listed).to_numpy().astype(np.int64)
+    identity, no_identity = None, ""
+    if len(np.unique(part)) < len(PARTS):
+        identity, no_identity = _identity(places, listed)
+    return _Found(images, names, (raw[row] > 0).astype(np.int8), part, identity, no_identity, tuple(notes))
+
+
+def _places(root: Path | None) -> list[Path]:
+    """The folders that hold CelebA: one, or also the authors' Img/, Anno/ and Eval/ in it."""
     if root is None or not root.exists():
         raise UserError(f"celeba is not at {str(root) if root else 'any known place'}: {CelebA.card.obtain}")
     if not root.is_dir():
         raise UserError(
             f"celeba: {str(root)!r} is a file; --data-dir must be the folder that holds {', '.join(ATTRIBUTES)}"
         )
-    homes = [root, *sorted(p for p in root.iterdir() if p.name.casefold() == "celeba" and p.is_dir())]
-    home = next((h for h in homes if _one_of(h, ATTRIBUTES) or (h / IMAGES).is_dir()), None)
-    if home is None:
-        raise UserError(f"celeba: neither {str(root)!r} nor its celeba/ holds {ATTRIBUTES[0]}: {CelebA.card.obtain}")
-    table, announced = _read(_need(home, ATTRIBUTES), n_values=len(NAMES))
-    lower = {str(column).casefold(): i for i, column in enumerate(table.columns)}
-    missing = [name for name in NAMES if name not in lower]
-    if missing:
-        raise UserError(f"{str(_need(home, ATTRIBUTES))!r} has no column {missing[0]!r}; it needs CelebA's forty")
-    raw = table.to_numpy()[:, [lower[name] for name in NAMES]]
-    if not np.isin(raw, (-1, 1)).all():
-        wrong = raw[~np.isin(raw, (-1, 1))][0]
-        raise UserError(f"{str(_need(home, ATTRIBUTES))!r} holds the value {wrong}; attributes are -1 or 1")
-    images = _images(home)
-    index = table.index
-    row = index.get_indexer([posixpath.basename(name) for name in images.names])
-    notes = []
-    if announced is not None and announced != len(table):
-        notes.append(f"{_need(home, ATTRIBUTES).name} announces {announced:,} rows and holds {len(table):,}")
-    here = row >= 0
-    if not here.any():
-        raise UserError(f"celeba: no image in {str(images.root)!r} is listed in {str(_need(home, ATTRIBUTES))!r}")
-    if here.sum() < len(table):
-        notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
-    if not here.all():
-        notes.append(
-            f"unlisted: {int((~here).sum()):,} images have no labels and are left out: {images.names[~here][0]}, ..."
-        )
-    names, row = images.names[here], row[here]
-    listed = table.index.to_numpy()[row]
-    part = _column(_need(home, PARTITION), listed, len(PARTS))
-    if (part > len(PARTS)).any() or (part < 0).any():
-        raise UserError(f"{str(_need(home, PARTITION))!r} holds a value other than 0, 1 and 2")
-    who = _one_of(home, IDENTITY)
-    identity = _column(who, listed, -1) if who else None
-    return _Found(images, names, (raw[row] > 0).astype(np.int8), part, identity, tuple(notes))
+    homes = [root, *(path for path in subfolders(root) if path.name.casefold().startswith(("celeba", "archive")))]
+    for home in homes:
+        places = [home, *(path for path in subfolders(home) if path.name.casefold() in FOLDERS)]
+        if _one_of(places, ATTRIBUTES) or any((place / IMAGES).is_dir() for place in places):
+            return places
+    raise UserError(
+        f"celeba: neither {str(root)!r} nor its celeba/ holds {ATTRIBUTES[0]} ({contents_of(root)}): {CelebA.card.obtain}"
+    )
 
 
-def _one_of(home: Path, names: Sequence[str]) -> Path | None:
-    return next((home / name for name in names if (home / name).is_file()), None)
+def _one_of(places: Sequence[Path], names: Sequence[str]) -> Path | None:
+    return next((place / name for name in names for place in places if (place / name).is_file()), None)
 
 
-def _need(home: Path, names: Sequence[str]) -> Path:
-    path = _one_of(home, names)
+def _need(places: Sequence[Path], names: Sequence[str]) -> Path:
+    path = _one_of(places, names)
     if path is None:
-        raise UserError(f"celeba: {str(home)!r} holds neither {' nor '.join(names)}: {CelebA.card.obtain}")
+        there = contents_of(places[0])
+        raise UserError(
+            f"celeba: {str(places[0])!r} holds neither {' nor '.join(names)} ({there}): {CelebA.card.obtain}"
+        )
     return path
 
 
-def _images(home: Path) -> ImageFiles:
-    """Unpacked, unpacked twice as on Kaggle, or still in the zip."""
-    for folder in (home / IMAGES / IMAGES, home / IMAGES):
-        if folder.is_dir():
-            files = ImageFiles(folder, depth=0)
-            if len(files):
-                return files
-    archive = home / f"{IMAGES}.zip"
-    if archive.is_file():
-        files = ImageFiles(archive)
+def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[str]]:
+    """Unpacked, unpacked twice as on Kaggle, or still in an archive: whichever has more images listed; what to say of it."""
+    candidates = [path for place in places for path in (place / IMAGES / IMAGES, place / IMAGES) if path.is_dir()]
+    archives = [place / name for place in places for name in ARCHIVES if (place / name).is_file()]
+    found: list[tuple[int, ImageFiles]] = []
+    notes, faults = [], []
+    for path in (*candidates, *archives):
+        try:
+            files = ImageFiles(path, depth=0)
+        except UserError as error:
+            faults.append((path, error))
+            continue
         if len(files):
-            return files
-    raise UserError(f"celeba: {str(home / IMAGES)!r} holds no images: {CelebA.card.obtain}")
+            found.append((int((listed.get_indexer([posixpath.basename(n) for n in files.names]) >= 0).sum()), files))
+    if not found and faults:
+        raise faults[0][1]
+    if not found:
+        there = contents_of(places[0])
+        raise UserError(f"celeba: {str(places[0] / IMAGES)!r} holds no images ({there}): {CelebA.card.obtain}")
+    most, used = max(found, key=lambda one: one[0])  # the first of equals
+    for n, files in found:
+        if n != most:
+            notes.append(
+                f"{str(used.root)!r} is used, which holds {most:,} images listed; {str(files.root)!r} has {n:,}"
+            )
+        if files is not used:
+            files.close()
+    notes += [f"{str(path)!r} cannot be read and is not used" for path, _ in faults]
+    return used, notes
 
 
-def _read(path: Path, n_values: int) -> tuple[pd.DataFrame, int | None]:
-    """File name -> integers, one row per image; and the number of rows that the file's first line announces, if any.
+def _check_values(path: Path, names: pd.Index, values: np.ndarray, allowed: Sequence[int], rule: str) -> None:
+    wrong = ~np.isin(values, allowed)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise UserError(f"{str(path)!r} holds the value {values[row, column]} for {names[row]!r}; {rule}")
 
-    Read are a CSV with a heading, and text in columns with or without the line of the count and the heading, with
-    line ends of any kind.
+
+def _check_same(first: Path, ours: pd.Index, second: Path, theirs: pd.Index) -> None:
+    """Both lists must name the same images: the partition is only fixed for a whole file."""
+    for path, other, lacking in ((second, first, ours.difference(theirs)), (first, second, theirs.difference(ours))):
+        if len(lacking):
+            raise UserError(
+                f"{str(path)!r} lacks {len(lacking):,} of the images that {other.name} lists ({lacking[0]}, ...): it was "
+                "cut off, and is to be downloaded again; or if you shortened it yourself, shorten both lists alike"
+            )
+
+
+def _identity(places: Sequence[Path], names: pd.Index) -> tuple[np.ndarray | None, str]:
+    """int64 (N,): who is on each image; or None, and why that is not known."""
+    path = _one_of(places, IDENTITY)
+    if path is None:
+        return None, f"there is no {IDENTITY[0]}"
+    people = _read(path, n_values=1).iloc[:, 0].reindex(names)
+    unknown = people.isna().to_numpy()
+    if unknown.any():
+        return None, f"{path.name} lacks {int(unknown.sum()):,} of the images ({names[unknown][0]}, ...)"
+    return people.to_numpy().astype(np.int64), ""
+
+
+def _read(path: Path, n_values: int) -> pd.DataFrame:
+    """File name -> integers, one row per image.
+
+    Read are a CSV with or without a heading, quotes, or a column of row numbers before the names; and text in columns,
+    with or without a heading and a first line that announces how many rows follow. Line ends of any kind. A file that
+    holds fewer rows than it announces is refused.
     """
     import pandas as pd  # half a second, which listing datasets need not pay
 
     try:
-        with path.open(encoding="utf-8-sig", newline=None) as file:
-            head = [file.readline(), file.readline()]
-        separator = "," if "," in head[0] else r"\s+"
-        cells = [line.replace(",", " ").split() for line in head]
-        skip, announced = 0, None
-        if len(cells[0]) == 1 and cells[0][0].isdigit():
-            skip, announced, cells = 1, int(cells[0][0]), cells[1:]
-        columns = [str(i) for i in range(n_values)]
-        if not cells[0][0].lower().endswith(SUFFIXES):
-            skip += 1
-            columns = cells[0][-n_values:]
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = _fields(file)
+            first = next(lines, [])
+            announced = int(first[0]) if len(first) == 1 and first[0].isdigit() else None
+            start = first if announced is None else next(lines, [])
+            heading = [] if any(_is_image(cell) for cell in start) else start
+            row = next(lines, []) if heading else start
+            n_fields, separated = len(row), "," in _first_line(path)
+        image = next((i for i, cell in enumerate(row) if _is_image(cell)), None)
+        columns = [str(i) for i in range(n_fields)]
+        if heading:
+            columns[-n_values:] = heading[-n_values:]
+        if image is None or n_fields - image - 1 != n_values:
+            raise ValueError("no file name with that many numbers after it")
+        columns[image] = "image"
         table = pd.read_csv(
             path,
-            sep=separator,
-            skiprows=skip,
+            sep="," if separated else r"\s+",
+            skiprows=(announced is not None) + bool(heading),
             header=None,
-            names=["image", *columns],
+            names=columns,
+            usecols=columns[image:],
             index_col="image",
-            dtype={"image": str, **dict.fromkeys(columns, np.int64 if n_values == 1 else np.int8)},
+            dtype={"image": str, **dict.fromkeys(columns[image + 1 :], np.int64 if n_values == 1 else np.int8)},
             encoding="utf-8-sig",
         )
-        if not len(table) or not str(table.index[0]).lower().endswith(SUFFIXES):
-            raise ValueError("no file names in the first column")
     except OSError as error:
         raise UserError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
-    except (ValueError, IndexError) as error:  # pandas' parser errors and Unicode errors are ValueErrors
-        raise download_fault(path, f"a CelebA list (a file name and {n_values} numbers a row)") from error
+    except (ValueError, csv.Error) as error:  # pandas' parser errors and Unicode errors are ValueErrors
+        expected = f"a CelebA list (a file name and {n_values} {'numbers' if n_values > 1 else 'number'} a row)"
+        raise _list_fault(path, expected) from error
     if table.index.has_duplicates:
         raise UserError(f"{str(path)!r} lists {table.index[table.index.duplicated()][0]!r} twice; download it again")
-    return table, announced
+    if announced is not None and announced != len(table):
+        raise UserError(
+            f"{str(path)!r} announces {announced:,} rows and holds {len(table):,}: it was cut off, and is to be downloaded "
+            "again; or if you shortened it yourself, correct the number in its first line"
+        )
+    return table
 
 
-def _column(path: Path, names: np.ndarray, absent: int) -> np.ndarray:
-    """int64 (N,): the one number that the file has for each name."""
-    table, _ = _read(path, n_values=1)
-    return table.iloc[:, 0].reindex(names).fillna(absent).to_numpy().astype(np.int64)
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8-sig") as file:
+        return file.readline()
 
 
-def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, list[str]]:
-    """int64 (N,): 0 train, 1 val, 2 test, 3 none; and what was done."""
-    n = len(found.names)
-    present = np.bincount(found.part, minlength=4)
-    notes = []
-    if present[3]:
-        notes.append(f"unlisted: {present[3]:,} images are not in the partition file")
-    if present[:3].all():
-        if present[3]:
-            notes[0] += " and are left out"
-        return found.part, [*notes, "the official partition: " + _sizes(present)]
-    empty = " and ".join(name for name, count in zip(PARTS, present[:3], strict=True) if not count)
+def _fields(lines: Iterator[str]) -> Iterator[list[str]]:
+    """The fields of each line that is not empty, of a CSV or of text in columns."""
+    for line in lines:
+        cells = next(csv.reader([line]), []) if "," in line else line.split()
+        if cells:
+            yield [cell.strip() for cell in cells]
+
+
+def _is_image(cell: str) -> bool:
+    return cell.lower().endswith(SUFFIXES)
+
+
+def _list_fault(path: Path, expected: str) -> UserError:
+    """The error for a list that cannot be read: the line where it goes wrong, if it begins as such a list does."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = ((number, cells) for number, cells in enumerate(_fields(file), start=1) if any(map(_is_image, cells)))
+        first = next(rows, None)
+        if first is not None:
+            for number, cells in rows:
+                if len(cells) != len(first[1]):
+                    return UserError(
+                        f"{str(path)!r} is not {expected}: line {number} has {len(cells)} fields, and the first row has "
+                        f"{len(first[1])}; if it is the last line, the download was cut off"
+                    )
+    return download_fault(path, expected)
+
+
+def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, str]:
+    """int64 (N,): 0 train, 1 val, 2 test; and where that is not the official partition, why and what is done instead."""
+    present = np.bincount(found.part, minlength=len(PARTS))
+    if present.all():
+        return found.part, ""
+    empty = " and ".join(name for name, count in zip(PARTS, present, strict=True) if not count)
     keys: Sequence[str] = ids
     by = "image"
-    if found.identity is not None and (found.identity >= 0).all():
+    if found.identity is not None:
         keys, by = [str(person) for person in found.identity], "identity"
-    units, unit, counts = np.unique(np.array(keys), return_inverse=True, return_counts=True)
-    if len(units) < 3:
-        raise UserError(f"celeba: {n} images of {len(units)} {by}(s) cannot be split in three; add images")
-    order = hashed_order([str(u) for u in units], seed)
-    ends = np.cumsum(counts[order])
-    n_val = min(int(np.searchsorted(ends, n / 10)) + 1, len(units) - 2)
-    n_test = min(int(np.searchsorted(ends, ends[n_val - 1] + n / 10)) + 1 - n_val, len(units) - 1 - n_val)
-    part_of = np.zeros(len(units), dtype=np.int64)
-    part_of[order[:n_val]] = 1
-    part_of[order[n_val : n_val + n_test]] = 2
-    part = part_of[unit.ravel()]
-    notes.append(
-        f"the images present leave {empty} of the official partition empty; split 80/10/10 by {by} instead: "
-        + _sizes(np.bincount(part, minlength=4))
+    part = random_parts(keys, seed)
+    why = f" ({found.no_identity}, so one person may be in two splits)" if found.no_identity else ""
+    return part, (
+        f"the images present leave {empty} of the official partition empty; split 80/10/10 by {by} instead{why}: "
+        + _sizes(np.bincount(part, minlength=len(PARTS)))
     )
-    return part, notes
 
 
 def _sizes(counts: np.ndarray) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, counts[:3], strict=True))
+    return ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, counts, strict=True))

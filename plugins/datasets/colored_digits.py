@@ -14,14 +14,13 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from fairssl.api import Card, DataFacts, Dataset, Defaults, PluginConfig, Progress, Split, Splits, UserError, silent
+from fairssl.api import Card, DataFacts, Dataset, DatasetConfig, Defaults, Progress, Split, Splits, UserError, silent
 
 CONTENT = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"  # SHA-256 of the digits and their labels
 N_IMAGES = 1797
 SIDE = 8  # pixels of a stored digit
 GROUPS = ("red", "green")
 HUE = (0.0, 100.0)  # degrees
-MIN_SIZE = 8  # pixels
 
 
 class ColoredDigits(Dataset):
@@ -51,10 +50,13 @@ class ColoredDigits(Dataset):
         train_depends_on=frozenset({"target", "attribute"}),
     )
 
-    class Config(PluginConfig):
-        n_per_cell: int = Field(100, ge=1, le=200)  # images per target x colour in validation, and as many in test
-        correlation: float = Field(0.65, ge=0.0, le=1.0)  # share of training images with green for large, red for small
-        hue_sd: float = Field(25.0, ge=0.0)  # degrees, about the colour's hue
+    class Config(DatasetConfig):
+        n_per_cell: int = Field(100, ge=1, le=200)
+        """Images per target x colour in validation, and as many in test."""
+        correlation: float = Field(0.65, ge=0.0, le=1.0)
+        """Share of training images with green for large digits and red for small ones."""
+        hue_sd: float = Field(25.0, ge=0.0)
+        """Standard deviation about the colour's hue, in degrees."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Nothing to find: the content is pinned and checked when it is loaded. `root` is not looked at."""
@@ -72,18 +74,8 @@ class ColoredDigits(Dataset):
         """Draw the three splits, images uint8 (N, 3, S, S); each digit is in one split, once, in one colour.
 
         Validation and test hold `n_per_cell` of each target x colour; training has the rest, and in each of its classes
-        the share `correlation` has the class's colour. Errors: `UserError` for an unknown name, a size below 8.
+        the share `correlation` has the class's colour.
         """
-        if target != "large":
-            raise UserError(f"colored_digits has no target {target!r}; it has large")
-        if attribute != "color":
-            raise UserError(f"colored_digits has no attribute {attribute!r}; it has color")
-        if image_size < MIN_SIZE:
-            raise UserError(
-                f"colored_digits: image size {image_size} is too small to draw a digit; use {MIN_SIZE} or more"
-            )
-        if split_seed < 0:
-            raise UserError(f"colored_digits: split_seed {split_seed} is negative; use 0 or more")
         ink, large = _digits()
         rng = np.random.Generator(np.random.PCG64(split_seed))
         look = rng.standard_normal((N_IMAGES, 1)), rng.uniform(size=(N_IMAGES, 3))

@@ -24,12 +24,11 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import Field
 
-from fairssl.api import Card, DataFacts, Dataset, Defaults, PluginConfig, Progress, Split, Splits, UserError, silent
+from fairssl.api import Card, DataFacts, Dataset, DatasetConfig, Defaults, Progress, Split, Splits, silent
 
 NAMES = ("male", "young", "attractive", "big_nose", "bags_under_eyes")
 FLATTERING = {"young", "attractive"}  # in CelebA these two go together, and against the other three
 OTHER_NOISE = 0.5  # of the attributes that are neither target nor group
-MIN_SIZE = 8  # pixels
 CHUNK_PIXELS = 1 << 16  # drawn at once: a chunk's float32 planes then stay in the cache
 STREAMS = {"train": 0, "val": 1, "test": 3}  # 2 was the test split while the drawing was made; 3 was seen by no choice
 N_COLUMNS = 80  # uniform numbers set aside per face
@@ -62,20 +61,27 @@ class SynthFaces(Dataset):
         train_depends_on=frozenset({"target", "attribute"}),
     )
 
-    class Config(PluginConfig):
-        n_train: int = Field(2400, ge=16)  # images
-        n_val_per_cell: int = Field(250, ge=1)  # images per target x group
-        n_test_per_cell: int = Field(500, ge=1)  # images per target x group
-        correlation: float = Field(0.7, ge=0.0, le=1.0)  # P(target = the group's usual value) in training; 0.5: none
-        cue_noise: float = Field(1.0, ge=0.0)  # sd of the target's strength about -1 or +1
-        cue_size: float = Field(1.0, ge=0.0, le=1.0)  # how far the target's strength moves the picture
-        group_noise: float = Field(0.25, ge=0.0)  # as cue_noise, for the attribute
+    class Config(DatasetConfig):
+        n_train: int = Field(2400, ge=16)
+        """Training images."""
+        n_val_per_cell: int = Field(250, ge=1)
+        """Validation images per target x group."""
+        n_test_per_cell: int = Field(500, ge=1)
+        """Test images per target x group."""
+        correlation: float = Field(0.7, ge=0.0, le=1.0)
+        """Probability in training that the target is its group's usual value; 0.5: they do not go together."""
+        cue_noise: float = Field(1.0, ge=0.0)
+        """Standard deviation of the target's strength about -1 or +1."""
+        cue_size: float = Field(1.0, ge=0.0, le=1.0)
+        """How far the target's strength moves the picture."""
+        group_noise: float = Field(0.25, ge=0.0)
+        """As `cue_noise`, for the attribute."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Nothing to find: the fingerprint hashes this version and configuration. `root` is not looked at."""
         c = self.config
         return DataFacts(
-            fingerprint=_hash(f"synthfaces {self.version} {c.model_dump_json()}", 16),
+            fingerprint=_hash(f"synthfaces {self.version} {c.model_dump_json(exclude={'min_cell'})}", 16),
             n_images=c.n_train + 4 * (c.n_val_per_cell + c.n_test_per_cell),
             max_image_size=None,
         )
@@ -92,17 +98,7 @@ class SynthFaces(Dataset):
         """Draw the three splits, images uint8 (N, 3, image_size, image_size).
 
         Training draws group and target at random, validation and test hold every cell exactly equally often.
-        `UserError` for an unknown name, a target that is its own attribute, or an image size below 8.
         """
-        for role, name in (("target", target), ("attribute", attribute)):
-            if name not in NAMES:
-                raise UserError(f"synthfaces has no {role} {name!r}; it has {', '.join(NAMES)}")
-        if target == attribute:
-            raise UserError(f"synthfaces: target and attribute are both {target!r}; choose two different ones")
-        if image_size < MIN_SIZE:
-            raise UserError(f"synthfaces: image size {image_size} is too small to draw a face; use {MIN_SIZE} or more")
-        if split_seed < 0:
-            raise UserError(f"synthfaces: split_seed {split_seed} is negative; use 0 or more")
         c = self.config
         counts = {"train": c.n_train, "val": 4 * c.n_val_per_cell, "test": 4 * c.n_test_per_cell}
         total, done = sum(counts.values()), 0
@@ -125,6 +121,7 @@ class SynthFaces(Dataset):
                 target=labels[:, NAMES.index(target)].copy(),
                 group=labels[:, NAMES.index(attribute)].copy(),
                 ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
+                attributes={name: labels[:, i].copy() for i, name in enumerate(NAMES)},
             )
         return Splits(**splits, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,15 +21,18 @@ from fairssl.api import (
     Card,
     DataFacts,
     Dataset,
+    DatasetConfig,
     Defaults,
     ImageFiles,
-    PluginConfig,
     Progress,
     Split,
     Splits,
     UserError,
+    archives_in,
+    contents_of,
     decoded_images,
     hashed_order,
+    printable,
     short_id,
     silent,
 )
@@ -44,6 +47,7 @@ ATTRIBUTES = {
     "ethnicity5": ("White", "Black", "Asian", "Indian", "Others"),
     "age4": ("<=20", "21-35", "36-60", ">60"),
 }
+SplitBy = Literal["ethnicity", "age", "ethnicity5", "age4"]
 SKEW = {  # thousandths of the training images by (female, male) x group: the paper's 1000, 4000, 4000, 1000 and so on
     "ethnicity": ((100, 400), (400, 100)),
     "age": ((325, 175), (175, 325)),
@@ -63,22 +67,29 @@ class UTKFace(Dataset):
         attributes=ATTRIBUTES,
         defaults=Defaults(target="gender", attribute="ethnicity", image_size=64, batch_size=64, epochs=100),
         positive={"gender": "male"},
+        ordered=frozenset({"age", "age4"}),
+        synonyms={"sex": "gender", "male": "gender", "race": "ethnicity", "race5": "ethnicity5", "old": "age"},
         obtain=(
             "download the aligned and cropped faces (UTKFace.tar.gz or a zip; non-commercial research only) from "
-            "https://susanqq.github.io/UTKFace/ and point --data-dir at the folder of images, at the zip, or at a "
-            "folder that holds UTKFace/ or one utkface*.zip"
+            "https://susanqq.github.io/UTKFace/ and point --data-dir at the folder of images, at the archive, or at a "
+            "folder that holds UTKFace/ or the archive"
         ),
         train_depends_on=frozenset({"target", "attribute"}),
     )
 
-    class Config(PluginConfig):
-        n_train: int = Field(10_000, ge=10)  # training images, where the attribute has two groups
-        n_eval: int = Field(800, ge=1)  # images per gender x group in validation, and as many in test
+    class Config(DatasetConfig):
+        n_train: int = Field(10_000, ge=10)
+        """Training images, where the attribute has two groups."""
+        n_eval: int = Field(800, ge=1)
+        """Images per gender x group in validation, and as many in test."""
+        split_by: SplitBy | None = None
+        """Attribute by whose groups images go to the splits; None: the one that is asked for."""
 
     def inspect(self, root: Path | None) -> DataFacts:
         """The images found at `root` and their fingerprint. `UserError` if none is there, or none has labels."""
-        with _find(root) as files:
-            people = _people(files)
+        files, said = _find(root)
+        with files:
+            people = _people(files, said)
             return DataFacts(
                 fingerprint=files.fingerprint(),
                 n_images=len(people.names),
@@ -88,8 +99,9 @@ class UTKFace(Dataset):
 
     def labels(self, root: Path | None) -> Mapping[str, np.ndarray]:
         """Codes int64 (N,) of the target and of every attribute, over all images whose names can be read."""
-        with _find(root) as files:
-            people = _people(files)
+        files, said = _find(root)
+        with files:
+            people = _people(files, said)
         return {"gender": people.gender, **{name: people.group(name) for name in ATTRIBUTES}}
 
     def load(
@@ -107,46 +119,47 @@ class UTKFace(Dataset):
         gender x group, `n_eval` if the images suffice. If that would leave less than half of `n_eval`, as with a part
         of the images, all three shrink in proportion. More groups: validation and test take a fifth of the smallest
         gender x group from each, at most `n_eval`, and training all the rest.
+        With `split_by` the groups of that attribute decide all this, and the images have the groups of `attribute`.
         The splits depend on `split_seed` and the images' names, not on where they lie or in which order.
-        Errors: `UserError` if a gender x group is too small to be in every split.
+        Shrunken counts are departures. Errors: `UserError` if a gender x group is too small to be in every split.
         """
-        if target != "gender":
-            raise UserError(f"utkface has no target {target!r}; it has gender")
-        if attribute not in ATTRIBUTES:
-            raise UserError(f"utkface has no attribute {attribute!r}; it has {', '.join(ATTRIBUTES)}")
-        with _find(root) as files:
-            people = _people(files)
+        files, said = _find(root)
+        with files:
+            people = _people(files, said)
             packed = decoded_images(files, people.names, image_size, files.fingerprint(progress), progress)
         distinct, notes = _distinct(people.take(packed.kept), packed.sha256)
         people = people.take(packed.kept[distinct])
         ids = [short_id(name) for name in people.names]
         order = hashed_order(ids, split_seed)
-        group = people.group(attribute)
-        n_groups = len(ATTRIBUTES[attribute])
-        members = [[order[(people.gender[order] == y) & (group[order] == a)] for a in range(n_groups)] for y in (0, 1)]
+        group, by = people.group(attribute), self.config.split_by or attribute
+        cell, n_groups = people.group(by)[order], len(ATTRIBUTES[by])
+        members = [[order[(people.gender[order] == y) & (cell == a)] for a in range(n_groups)] for y in (0, 1)]
         sizes = np.array([[len(m) for m in row] for row in members])
-        n_train, n_eval, plan_notes = _plan(sizes, attribute, self.config.n_train, self.config.n_eval)
+        plan = _plan(sizes, by, self.config.n_train, self.config.n_eval)
+        n_eval = plan.n_eval
         parts: dict[str, list[np.ndarray]] = {"val": [], "test": [], "train": []}
         for y, a in np.ndindex(sizes.shape):
-            cell = members[y][a]
-            parts["val"].append(cell[:n_eval])
-            parts["test"].append(cell[n_eval : 2 * n_eval])
-            parts["train"].append(cell[2 * n_eval : 2 * n_eval + n_train[y, a]])
+            images = members[y][a]
+            parts["val"].append(images[:n_eval])
+            parts["test"].append(images[n_eval : 2 * n_eval])
+            parts["train"].append(images[2 * n_eval : 2 * n_eval + plan.n_train[y, a]])
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
 
         def split(part: str) -> Split:
             chosen = np.concatenate(parts[part])
             chosen = chosen[np.argsort(place[chosen])]  # cells mixed
-            images = packed.images[distinct[chosen]]
-            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen))
+            images = packed.images[distinct[chosen]]  # a copy, of the images of one split
+            codes = {name: people.group(name)[chosen] for name in ATTRIBUTES}
+            return Split(images, people.gender[chosen], group[chosen], tuple(ids[i] for i in chosen), codes)
 
         return Splits(
             train=split("train"),
             val=split("val"),
             test=split("test"),
             groups=ATTRIBUTES[attribute],
-            notes=(*people.notes, *packed.notes, *notes, *plan_notes),
+            notes=(*people.notes, *packed.notes, *notes, plan.note),
+            departures=plan.departures,
         )
 
 
@@ -174,25 +187,59 @@ class _People:
         return np.searchsorted([20, 35, 60], self.age).astype(np.int64)
 
 
-def _find(root: Path | None) -> ImageFiles:
+def _find(root: Path | None) -> tuple[ImageFiles, tuple[str, ...]]:
+    """The images: of an archive, of a folder, or of the archive in it, whichever has more with labels; what to say of it."""
     if root is None or not root.exists():
         raise UserError(f"utkface is not at {str(root) if root else 'any known place'}: {UTKFace.card.obtain}")
     files = ImageFiles(root, within="UTKFace")
-    if not len(files) and root.is_dir():
-        zips = sorted(p for p in root.iterdir() if p.suffix.lower() == ".zip" and p.stem.lower().startswith("utkface"))
-        if len(zips) > 1:
-            raise UserError(
-                f"{str(root)!r} holds {' and '.join(p.name for p in zips)}; point --data-dir at one of them"
-            )
-        if zips:
-            files = ImageFiles(zips[0], within="UTKFace")
-    if not len(files):
-        raise UserError(f"utkface: {str(files.root)!r} holds no images; {UTKFace.card.obtain}")
-    return files
+    if not root.is_dir():
+        if not len(files):
+            raise UserError(f"utkface: {str(root)!r} holds no images; {UTKFace.card.obtain}")
+        return files, ()
+    n_here = _n_labelled(files)
+    beside = [path for path in archives_in(root) if path.name.lower().startswith("utkface")]
+    if not beside and not n_here:  # a zip of another name: its directory is quickly read
+        beside = [path for path in archives_in(root) if path.suffix.lower() == ".zip"]
+    archives: dict[Path, ImageFiles] = {}
+    faults: dict[Path, UserError] = {}
+    for path in beside:
+        try:
+            archive = ImageFiles(path, within="UTKFace")
+        except UserError as error:
+            faults[path] = error
+            continue
+        if _n_labelled(archive):
+            archives[path] = archive
+    fuller = {path: archive for path, archive in archives.items() if _n_labelled(archive) > n_here}
+    if len(fuller) > 1 or (len(faults) > 1 and not n_here and not fuller):
+        names = " and ".join(printable(path.name) for path in fuller or faults)
+        raise UserError(f"{str(root)!r} holds {names}; point --data-dir at one of them")
+    if not fuller and not n_here and faults:
+        raise next(iter(faults.values()))
+    used, other = files, [f"{printable(path.name)} cannot be read and is not used" for path in faults]
+    for path, archive in archives.items():
+        name, n = printable(path.name), _n_labelled(archive)
+        if path in fuller:
+            used = archive
+            if n_here:
+                other.append(
+                    f"{name} is used, which holds {n:,} images with labels; {str(files.root)!r} has {n_here:,}"
+                )
+            continue
+        archive.close()
+        if n != n_here:
+            other.append(f"{name} holds {n:,} images with labels and is not used; {str(files.root)!r} has {n_here:,}")
+    if not len(used):
+        raise UserError(f"utkface: {str(files.root)!r} holds no images ({contents_of(root)}); {UTKFace.card.obtain}")
+    return used, tuple(f"beside the images: {text}" for text in other)
 
 
-def _people(files: ImageFiles) -> _People:
-    """Labels from the names; those that do not have all three are left out and listed."""
+def _n_labelled(files: ImageFiles) -> int:
+    return sum(NAME.match(posixpath.basename(name)) is not None for name in files.names)
+
+
+def _people(files: ImageFiles, said: tuple[str, ...]) -> _People:
+    """Labels from the names; those that do not have all three are left out and listed. `said`: what else to note."""
     index, labels, malformed = [], [], []
     for i, name in enumerate(files.names):
         match = NAME.match(posixpath.basename(name))
@@ -204,12 +251,12 @@ def _people(files: ImageFiles) -> _People:
     if not index:
         raise UserError(
             f"utkface: no image in {str(files.root)!r} has a name like [age]_[gender]_[race]_[time].jpg "
-            f"(as {malformed[0]!r}); {UTKFace.card.obtain}"
+            f"(as {printable(malformed[0])!r}); {UTKFace.card.obtain}"
         )
-    notes: tuple[str, ...] = ()
+    notes = (*said, *files.notes)
     if malformed:
-        shown = ", ".join(malformed[:5]) + (", ..." if len(malformed) > 5 else "")
-        notes = (f"malformed: {len(malformed)} names without an age, gender and race are skipped: {shown}",)
+        shown = ", ".join(map(printable, malformed[:5])) + (", ..." if len(malformed) > 5 else "")
+        notes = (f"malformed: {len(malformed):,} names without an age, gender and race are skipped: {shown}", *notes)
     age, gender, race = np.array(labels, dtype=np.int64).T
     return _People(files.names[index], age, 1 - gender, race, notes)
 
@@ -244,32 +291,43 @@ def _distinct(people: _People, sha256: np.ndarray) -> tuple[np.ndarray, list[str
     return keep[np.sort(once)], notes
 
 
-def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> tuple[np.ndarray, int, list[str]]:
-    """Training counts int64 (2, G) and evaluation count, per gender x group, out of `sizes` (2, G); what to say."""
+@dataclass(frozen=True)
+class _Plan:
+    """Training images int64 (2, G) and validation or test images, per gender x group; what to say of them."""
+
+    n_train: np.ndarray
+    n_eval: int
+    note: str
+    departures: tuple[str, ...]
+
+
+def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan:
+    """Counts out of `sizes` (2, G), the images of each gender x group."""
     groups = ATTRIBUTES[attribute]
     short = np.unravel_index(int(sizes.argmin()), sizes.shape)
+    departures = []
     if attribute not in SKEW:
         n = min(n_eval, int(sizes.min()) // 5)
         train = sizes - 2 * n
-        notes = [f"validation and test: {n} of each gender x group"]
         if n < n_eval:
-            notes[0] += f", a fifth of {_cell(short, groups)}, which has {sizes.min():,} images, instead of {n_eval}"
+            has = f"a fifth of {_cell(short, groups)}, which has {sizes.min():,} images"
+            departures = [f"validation and test: {n} of each gender x group, {has}, instead of {n_eval}"]
     else:
         wanted = np.array(SKEW[attribute]) * n_train // 1000
         spare = (sizes - wanted) // 2
         short = np.unravel_index(int(spare.argmin()), sizes.shape)
-        n, train, notes = min(n_eval, int(spare.min())), wanted, []
+        n, train = min(n_eval, int(spare.min())), wanted
         if n < n_eval:
             has = f"{_cell(short, groups)} has {sizes[short]:,} different images"
             if 2 * n >= n_eval:
-                notes = [f"validation and test: {n} of each gender x group instead of {n_eval}: {has}"]
+                departures = [f"validation and test: {n} of each gender x group instead of {n_eval}: {has}"]
             else:
                 needed = wanted + 2 * n_eval
                 short = min(np.ndindex(sizes.shape), key=lambda c: sizes[c] / needed[c])
                 have, need = int(sizes[short]), int(needed[short])
                 n = max(1, n_eval * have // need)
                 train = np.minimum(wanted * have // need, sizes - 2 * n)
-                notes = [
+                departures = [
                     f"validation and test: {n} of each gender x group instead of {n_eval}, and training "
                     f"{train.sum():,} images instead of {wanted.sum():,}, all scaled by {have / need:.3f}: "
                     f"{_cell(short, groups)} has {have:,} different images of {need:,}"
@@ -280,7 +338,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> tuple
             f"and test by {attribute}; add images, or choose another --attr"
         )
     counts = ", ".join(f"{_cell(c, groups)} {train[c]:,}" for c in np.ndindex(sizes.shape))
-    return train, n, [f"training: {counts}", *notes]
+    return _Plan(train, n, f"training: {counts}; validation and test: {n} of each gender x group", tuple(departures))
 
 
 def _cell(place: Sequence[Any], groups: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ class SmallCNN(Encoder):
     """Four 3x3 convolutions of stride 2, each with batch norm and ReLU, and a global mean. D = 4 x width."""
 
     class Config(PluginConfig):
-        width: int = Field(32, ge=1)  # channels of the first layer; then 1, 2 and 4 times as many
+        width: int = Field(32, ge=1)
+        """Channels of the first layer; the others have 1, 2 and 4 times as many."""
 
     def __init__(self, config: Config, image_shape: tuple[int, int, int]) -> None:
         super().__init__(config, image_shape)

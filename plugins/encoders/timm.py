@@ -27,8 +27,10 @@ class Timm(Encoder):
     """
 
     class Config(PluginConfig):
-        model: str = "resnet18"  # a name of timm.list_models(), without a pretraining tag
-        stem: Literal["standard", "small"] = "standard"  # small: ResNets only
+        model: str = "resnet18"
+        """A name of timm.list_models(), without a pretraining tag."""
+        stem: Literal["standard", "small"] = "standard"
+        """small: a 3x3 convolution of stride 1 without max-pool; ResNets only."""
 
         @field_validator("model")
         @classmethod

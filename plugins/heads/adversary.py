@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms, UserError
-from fairssl.nn import GradientGuard, at_least_float32, log_likelihood, log_probabilities, mlp, normalize
+from fairssl.nn import GradientGuard, log_likelihood, mlp, normalize
 
 
 class Adversary(Head):
@@ -36,8 +35,14 @@ class Adversary(Head):
     class Config(HeadConfig):
         aliases: ClassVar = {"alpha": "weight"}
         input: Literal["normalized", "raw", "projection"] = "normalized"
+        """What the discriminator sees: f at unit length, f itself, or the contrastive vector z at unit length."""
         hidden_dim: int = Field(512, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P of the objective; matters for input "projection" alone
+        """Width of the discriminator's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P of the objective; matters for input "projection" alone."""
+
+        def unread(self) -> frozenset[str]:
+            return frozenset() if self.input == "projection" else frozenset({"projection_dim"})
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -50,7 +55,7 @@ class Adversary(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        log_d = log_probabilities(self.discriminator, self.guard(self._input(batch)))
+        log_d = self.discriminator(self.guard(self._input(batch))).log_softmax(1)
         likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
         return Terms(
             primal={"log_likelihood": likelihood},
@@ -59,12 +64,12 @@ class Adversary(Head):
         )
 
     def _input(self, batch: Batch) -> Tensor:
-        """What D sees of the V views, (V B, input_dim), in float32."""
-        x = torch.cat(batch.z if self.config.input == "projection" else batch.f)
+        """What D sees of the V views, (V B, input_dim)."""
+        x = batch.flat_z() if self.config.input == "projection" else batch.flat_f()
         x = x[:, None] if x.ndim == 1 else x  # a classifier's logits
         if x.shape[1] != self.input_dim:
             raise UserError(
                 f"the adversary was built for vectors {self.input_dim} wide, but the objective gives {x.shape[1]}; "
                 "with adversary.input=projection set adversary.projection_dim to the objective's"
             )
-        return at_least_float32(x) if self.config.input == "raw" else normalize(x)
+        return x if self.config.input == "raw" else normalize(x)

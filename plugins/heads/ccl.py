@@ -30,7 +30,8 @@ class CCL(Head):
 
     class Config(HeadConfig):
         aliases: ClassVar = {"lambda": "weight"}
-        temperature: float = Field(0.3, gt=0)  # tau
+        temperature: float = Field(0.3, gt=0)
+        """Tau: similarities are divided by it."""
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]

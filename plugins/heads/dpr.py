@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from fairssl.api import Batch, Context, Head, Stream, Terms
-from fairssl.nn import at_least_float32, group_gap
+from fairssl.nn import group_gap
 
 
 class DemographicParity(Head):
@@ -33,6 +33,6 @@ class DemographicParity(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        p = torch.sigmoid(at_least_float32(batch.flat_z()))
+        p = torch.sigmoid(batch.flat_z())
         gap, empty = group_gap(p, batch.group_of_views(), self.n_groups)
         return Terms(primal={"dpr": gap}, log={"empty_cells": empty})

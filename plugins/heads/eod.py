@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 
 from fairssl.api import Batch, Context, Head, Stream, Terms
-from fairssl.nn import at_least_float32, group_gap
+from fairssl.nn import group_gap
 
 
 class EqualizedOdds(Head):
@@ -33,7 +33,7 @@ class EqualizedOdds(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        p = torch.sigmoid(at_least_float32(batch.flat_z()))
+        p = torch.sigmoid(batch.flat_z())
         target, group = batch.target_of_views(), batch.group_of_views()
         false_positive, empty0 = group_gap(p, group, self.n_groups, target == 0)
         true_positive, empty1 = group_gap(p, group, self.n_groups, target == 1)

@@ -13,7 +13,7 @@ from typing import Literal
 import torch.nn.functional as F
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import at_least_float32, group_gap
+from fairssl.nn import group_gap
 
 
 class EqualizedLoss(Head):
@@ -30,7 +30,8 @@ class EqualizedLoss(Head):
     needs = "logits"
 
     class Config(HeadConfig):
-        eql_on: Literal["all", "positive"] = "all"  # whose loss: every image's, or that of y = 1
+        eql_on: Literal["all", "positive"] = "all"
+        """Whose loss is made equal: every image's, or that of the images with y = 1."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -38,7 +39,7 @@ class EqualizedLoss(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        logit = at_least_float32(batch.flat_z())
+        logit = batch.flat_z()
         target, group = batch.target_of_views(), batch.group_of_views()
         loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype), reduction="none")
         among = target == 1 if self.config.eql_on == "positive" else None

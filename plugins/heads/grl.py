@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import GradientGuard, at_least_float32, log_likelihood, log_probabilities, mlp, normalize
+from fairssl.nn import GradientGuard, log_likelihood, mlp, normalize
 
 
 class GradientReversal(Head):
@@ -32,7 +32,9 @@ class GradientReversal(Head):
     class Config(HeadConfig):
         aliases: ClassVar = {"lambda": "weight"}
         input: Literal["normalized", "raw"] = "normalized"
+        """What the discriminator sees: f at unit length, or f itself."""
         hidden_dim: int = Field(512, ge=1)
+        """Width of the discriminator's hidden layer."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -42,8 +44,8 @@ class GradientReversal(Head):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         f = batch.flat_f()
-        x = self.guard(at_least_float32(f) if self.config.input == "raw" else normalize(f), factor=-1.0)
-        likelihood, accuracy = log_likelihood(log_probabilities(self._discriminator(), x), batch.group_of_views())
+        x = self.guard(f if self.config.input == "raw" else normalize(f), factor=-1.0)
+        likelihood, accuracy = log_likelihood(self._discriminator()(x).log_softmax(1), batch.group_of_views())
         return Terms(primal={"cross_entropy": -likelihood}, log={"accuracy": accuracy, "skipped": self.guard.count()})
 
     def _discriminator(self) -> Callable[[Tensor], Tensor]:

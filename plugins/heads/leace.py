@@ -36,8 +36,10 @@ class LEACE(Head):
     streams = frozenset()
 
     class Config(HeadConfig):
-        tolerance: float = Field(1e-6, gt=0, lt=1)  # smallest eigenvalue, relative to the largest
+        tolerance: float = Field(1e-6, gt=0, lt=1)
+        """Smallest eigenvalue of the covariance, relative to the largest."""
         shrinkage: float = Field(0.0, ge=0, lt=1)
+        """How far the covariance is moved towards the identity; 0: not at all, 1: the identity."""
 
         @field_validator("weight")
         @classmethod

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import nn
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import GradientGuard, at_least_float32, log_likelihood, log_probabilities, mlp, normalize
+from fairssl.nn import GradientGuard, log_likelihood, mlp, normalize
 
 
 class MaxEntropy(Head):
@@ -31,7 +31,9 @@ class MaxEntropy(Head):
     class Config(HeadConfig):
         aliases: ClassVar = {"alpha": "weight"}
         input: Literal["normalized", "raw"] = "normalized"
+        """What the discriminator sees: f at unit length, or f itself."""
         hidden_dim: int = Field(512, ge=1)
+        """Width of the discriminator's hidden layer."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -44,8 +46,8 @@ class MaxEntropy(Head):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         f = batch.flat_f()
-        x = self.guard(at_least_float32(f) if self.config.input == "raw" else normalize(f))
-        log_d = log_probabilities(self.discriminator, x)
+        x = self.guard(f if self.config.input == "raw" else normalize(f))
+        log_d = self.discriminator(x).log_softmax(1)
         likelihood, accuracy = log_likelihood(log_d, batch.group_of_views())
         bounded = log_d.clamp(min=-100)  # exp(-100) is 0 in float32, and 0 times infinity would be NaN
         negative_entropy = (bounded.exp() * bounded).sum(1).mean()

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import TINY, at_least_float32, full_precision
+from fairssl.nn import TINY
 
 
 class MMD(Head):
@@ -34,7 +34,9 @@ class MMD(Head):
 
     class Config(HeadConfig):
         gammas: tuple[float, ...] = Field((0.5, 1.0, 2.0), min_length=1)
+        """Widths of the Gaussian kernels whose mean is taken."""
         bandwidth: Literal["median", "fixed"] = "median"
+        """Unit of the squared distances: their median in the batch, or 1."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -42,7 +44,7 @@ class MMD(Head):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
-        x = at_least_float32(batch.flat_f())
+        x = batch.flat_f()
         kernel = _kernel(x, self.config.gammas, self.config.bandwidth == "median")
         codes = torch.arange(self.n_groups, device=x.device)
         member = (batch.group_of_views()[None, :] == codes[:, None]).to(x.dtype)  # (G, n)
@@ -53,8 +55,7 @@ class MMD(Head):
             gap, valid = share[:1] - share[1:], present.all(0, keepdim=True)
         else:
             gap, valid = share - member.sum(0) / size.sum().clamp_min(1), present
-        with full_precision(x):
-            squared = ((gap @ kernel) * gap).sum(1)
+        squared = ((gap @ kernel) * gap).sum(1)
         return Terms(
             primal={"mmd2": torch.where(valid, squared, 0.0).mean()},
             log={"n_absent": (~present).sum().float()},
@@ -66,10 +67,9 @@ def _kernel(x: Tensor, gammas: tuple[float, ...], median: bool) -> Tensor:
     x = x - x.detach().mean(0)  # distances stay, and less is lost when they are small beside the values
     if median:  # the kernel does not depend on the scale, and the squares of a unit scale stay finite
         x = x / x.detach().abs().amax().clamp_min(TINY)
-    with full_precision(x):
-        product = x @ x.T
-        length = product.diagonal()
-        squared = (length[:, None] + length[None, :] - 2 * product).clamp_min(0)
+    product = x @ x.T
+    length = product.diagonal()
+    squared = (length[:, None] + length[None, :] - 2 * product).clamp_min(0)
     if median:
         row, column = torch.triu_indices(len(x), len(x), 1, device=x.device)
         squared = squared / squared.detach()[row, column].median().clamp_min(TINY)

@@ -6,7 +6,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Undefined, Value, metric
 
 
-@metric(symbol="ED", better="lower", percent=True, headline=True, order=20, given_target=True)
+@metric(symbol="ED", heading="ΔED", better="lower", percent=True, headline=True, order=20, given_target=True, version=2)
 def equalized_odds(
     outcome: Outcome,
     *,
@@ -14,12 +14,13 @@ def equalized_odds(
     pairs: scoring.Pairs = "adjacent",
     undefined: scoring.WhenUndefined = "propagate",
 ) -> Value:
-    """(|TPR_0 - TPR_1| + |FPR_0 - FPR_1|) / 2, in [0, 1]; 0 is fair. More groups: the mean over adjacent pairs.
+    """(|TPR_0 - TPR_1| + |FPR_0 - FPR_1|) / 2, in [0, 1]; 0 is fair.
 
     Hardt, Price and Srebro, Equality of Opportunity in Supervised Learning, NeurIPS 2016. The mean of absolute gaps is
     the reading that the paper's tables fit (ED < EO in most rows) and that FSCL computes; fairlearn's default is `max`,
-    FFB's is `sum`. The gaps are never averaged with their signs, which may cancel. The maximum is taken within a pair
-    of groups. Undefined if a group of a pair has no positive or no negative.
+    FFB's is `sum`. The gaps are never averaged with their signs, which may cancel. The maximum of `reading` is taken
+    within a pair of groups. More groups: the mean over adjacent pairs or over all pairs, or the largest (`pairs`).
+    Undefined if a group of a pair has no positive or no negative.
     """
     tpr, fpr = scoring.true_positive_rates(outcome), scoring.false_positive_rates(outcome)
 

@@ -4,16 +4,17 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="EO", better="lower", percent=True, headline=True, order=30, given_target=True)
+@metric(symbol="EO", heading="ΔEO", better="lower", percent=True, headline=True, order=30, given_target=True, version=2)
 def equal_opportunity(
     outcome: Outcome,
     *,
     pairs: scoring.Pairs = "adjacent",
     undefined: scoring.WhenUndefined = "propagate",
 ) -> Value:
-    """|TPR_0 - TPR_1|, TPR = P(s > 0.5 | y = 1, group), in [0, 1]; 0 is fair. More groups: mean over adjacent pairs.
+    """|TPR_0 - TPR_1|, TPR = P(s > 0.5 | y = 1, group), in [0, 1]; 0 is fair.
 
     Hardt, Price and Srebro, Equality of Opportunity in Supervised Learning, NeurIPS 2016. It depends on which class is
-    y = 1. Undefined if a group of a pair has no positive.
+    y = 1. More groups: the mean over adjacent pairs of groups or over all pairs, or the largest (`pairs`). Undefined if
+    a group of a pair has no positive.
     """
     return scoring.mean_gap(outcome, scoring.true_positive_rates(outcome), pairs, undefined)

@@ -7,7 +7,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="GAUC", better="lower", headline=True, order=70)
+@metric(symbol="GAUC", better="lower", headline=True, order=70, version=2)
 def group_auc(
     outcome: Outcome,
     *,
@@ -18,8 +18,9 @@ def group_auc(
     """|AUC(all of group 0, all of group 1) - 1/2|, in [0, 1/2]; 0 is fair.
 
     Yao, Lin and Yang, Stochastic Methods for AUC Optimization subject to AUC-based Fairness Constraints, AISTATS 2023.
-    Ties count a half. `difference` is |AUC_01 - AUC_10|, twice as much. More groups: the mean over the tasks "group k
-    against everyone else". Undefined if either side has no examples.
+    Ties count a half. `difference` is |AUC_01 - AUC_10|, twice as much. More groups, by `pairs`: "adjacent"
+    is the mean over the tasks "group k against everyone else", as in the paper; "all" the mean over all pairs of groups,
+    "max" the largest of those. Undefined if either side has no examples.
     """
     scale = 2 if reading == "difference" else 1
 

@@ -6,7 +6,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="InterAUC", better="lower", headline=True, order=60, given_target=True)
+@metric(symbol="InterAUC", better="lower", headline=True, order=60, given_target=True, version=2)
 def inter_auc(
     outcome: Outcome,
     *,
@@ -16,8 +16,9 @@ def inter_auc(
     """|AUC(positives of 0, negatives of 1) - AUC(positives of 1, negatives of 0)|, in [0, 1]; 0 is fair.
 
     Kallus and Zhou, The Fairness of Risk Scores Beyond Classification: Bipartite Ranking and the xAUC Metric, NeurIPS
-    2019. Ties count a half. More groups: the mean over the tasks "group k against everyone else". Undefined if either
-    side lacks a positive or a negative.
+    2019. Ties count a half. More groups, by `pairs`: "adjacent" is the mean over the tasks "group k against everyone
+    else", as in the paper; "all" the mean over all pairs of groups, "max" the largest of those. Undefined if either side
+    lacks a positive or a negative.
     """
 
     def of_task(ones: Sequence[int], others: Sequence[int]) -> Value:

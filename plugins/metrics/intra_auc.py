@@ -6,7 +6,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="IntraAUC", better="lower", headline=True, order=50, given_target=True)
+@metric(symbol="IntraAUC", better="lower", headline=True, order=50, given_target=True, version=2)
 def intra_auc(
     outcome: Outcome,
     *,
@@ -16,8 +16,8 @@ def intra_auc(
     """|AUC(positives of 0, negatives of 0) - AUC(positives of 1, negatives of 1)|, in [0, 1]; 0 is fair.
 
     Beutel et al., Fairness in Recommendation Ranking through Pairwise Comparisons, KDD 2019. Ties count a half. More
-    groups: the mean over the tasks "group k against everyone else". Undefined if either side lacks a positive or a
-    negative.
+    groups, by `pairs`: "adjacent" is the mean over the tasks "group k against everyone else", as in the paper; "all" the
+    mean over all pairs of groups, "max" the largest of those. Undefined if either side lacks a positive or a negative.
     """
 
     def of_task(ones: Sequence[int], others: Sequence[int]) -> Value:

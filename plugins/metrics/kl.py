@@ -8,7 +8,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="KL", better="lower", headline=True, order=90, symmetric=False)
+@metric(symbol="KL", better="lower", headline=True, order=90, symmetric=False, interval="reversed", version=2)
 def kl_divergence(
     outcome: Outcome,
     *,
@@ -21,8 +21,8 @@ def kl_divergence(
     Kullback and Leibler, On Information and Sufficiency, Annals of Mathematical Statistics 1951. The group declared
     first is p_0, our choice, as the paper leaves the direction and the smoothing open; `reversed` and `mean` (of both
     directions) are the other readings. It grows as the test set shrinks, even for a fair scorer: never compare it
-    between test sets of different size. More groups: the mean over adjacent pairs. Undefined if a group of a pair has
-    no examples.
+    between test sets of different size. More groups: the mean over adjacent pairs of groups or over all pairs,
+    or the largest (`pairs`). Undefined if a group of a pair has no examples.
     """
 
     def divergence(p: np.ndarray, q: np.ndarray) -> float:

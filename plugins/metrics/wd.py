@@ -4,7 +4,7 @@ from fairssl import scoring
 from fairssl.api import Outcome, Value, metric
 
 
-@metric(symbol="WD", better="lower", headline=True, order=80)
+@metric(symbol="WD", better="lower", headline=True, order=80, version=2)
 def wasserstein(
     outcome: Outcome,
     *,
@@ -15,6 +15,7 @@ def wasserstein(
 
     First Wasserstein distance of the bucketed scores, within 0.01 of that of the scores themselves (Miroshnikov et al.,
     Wasserstein-based Fairness Interpretability Framework for Machine Learning Models, Machine Learning 2022). More
-    groups: the mean over adjacent pairs. Undefined if a group of a pair has no examples.
+    groups: the mean over adjacent pairs or over all pairs, or the largest (`pairs`). Undefined if a group of a pair has
+    no examples.
     """
     return scoring.mean_distance(outcome, scoring.wasserstein, pairs, undefined)

@@ -30,9 +30,12 @@ class BYOL(Objective):
     sees = frozenset({"views"})  # the target encoder encodes them too
 
     class Config(PluginConfig):
-        tau_base: float = Field(0.99, ge=0, le=1)  # rate at the first step; it rises to 1
-        hidden_dim: int = Field(256, ge=1)  # of projector and predictor
-        projection_dim: int = Field(128, ge=1)  # P
+        tau_base: float = Field(0.99, ge=0, le=1)
+        """Rate of the moving average at the first step; it rises to 1."""
+        hidden_dim: int = Field(256, ge=1)
+        """Width of the hidden layer of projector and predictor."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

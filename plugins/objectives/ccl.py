@@ -28,9 +28,12 @@ class ConditionalContrast(Objective):
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, gt=0)  # tau
+        temperature: float = Field(0.3, gt=0)
+        """Tau: similarities are divided by it."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import full_precision, mlp, normalize
+from fairssl.nn import mlp, normalize
 
 
 class FSCL(Objective):
@@ -24,22 +24,28 @@ class FSCL(Objective):
     without negatives is drawn to its positives by the mean of (1 - z_i.z_p)/tau, as in the authors' code, and counted
     (`n_no_negative`).
 
-    `group_norm` is FSCL+: the sum over P(i) is divided by the number of positives in the anchor's own group, and the
-    anchor is weighed by n / (K G^2 n_i), with n views in the batch of which n_i are in the anchor's cell of class and
-    group. Every cell then counts the same, and with large equal cells the loss tends to FSCL's; for two classes and two
-    groups the constant is the authors' n / 8. An anchor without positives in its own group is left out and counted too.
+    `group_norm` is FSCL+: each positive p is divided by how many positives p itself has in its own group, as the authors'
+    code does, and the anchor is weighed by n / (K G^2 n_i), with n views in the batch of which n_i are in the anchor's cell
+    of class and group. Every cell then counts the same among the positives and among the anchors, and with large equal
+    cells the loss tends to FSCL's; for two classes and two groups the constant is the authors' n / 8. A positive that is
+    alone in its cell is left out.
 
     The projector is the authors', D-512-128 without batch norm; their constant factor tau / 0.07 is left out.
     """
 
+    version = 2  # 2: FSCL+ divides each positive by the count of the positive's own cell, not of the anchor's
     sees = frozenset({"target", "group"})
     streams = frozenset({"annotated"})
 
     class Config(PluginConfig):
-        temperature: float = Field(0.1, gt=0)  # tau
-        group_norm: bool = False  # FSCL+
+        temperature: float = Field(0.1, gt=0)
+        """Tau: similarities are divided by it."""
+        group_norm: bool = False
+        """FSCL+: every cell of class and group counts the same."""
         hidden_dim: int = Field(512, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -58,19 +64,20 @@ class FSCL(Objective):
         same_group = group[:, None] == group[None, :]
         positive = same_class & ~torch.eye(n, dtype=torch.bool, device=z.device)
         negative = same_group & ~same_class
-        with full_precision(z):
-            similarity = z @ z.T / self.config.temperature
+        similarity = z @ z.T / self.config.temperature
         lonely = ~negative.any(1)
         # One that has no negative gets its own similarity, 1 / tau, for a denominator without a gradient.
         denominator = similarity.masked_fill(~negative, -torch.inf).masked_fill(lonely[:, None], 0).logsumexp(1)
         denominator = torch.where(lonely, 1 / self.config.temperature, denominator)
-        cost = torch.where(positive, denominator[:, None] - similarity, 0.0).sum(1)
         n_own = (positive & same_group).sum(1)
-        n_positive = n_own if self.config.group_norm else positive.sum(1)
-        counted = n_positive > 0
-        loss = torch.where(counted, cost / n_positive.clamp_min(1), 0.0)
         if self.config.group_norm:
-            loss = loss * n / (self.n_cells * self.n_groups * (n_own + 1))
+            positive = positive & (n_own > 0)[None, :]
+        cost = torch.where(positive, denominator[:, None] - similarity, 0.0)
+        counted = positive.any(1)
+        if self.config.group_norm:
+            loss = (cost / n_own.clamp_min(1)[None, :]).sum(1) * n / (self.n_cells * self.n_groups * (n_own + 1))
+        else:
+            loss = cost.sum(1) / positive.sum(1).clamp_min(1)
         return Terms(
             primal={"fscl": loss.sum() / counted.sum().clamp_min(1)},
             log={"n_no_positive": (~counted).sum().float(), "n_no_negative": lonely.sum().float()},

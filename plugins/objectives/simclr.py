@@ -23,10 +23,14 @@ class SimCLR(Objective):
     """
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, gt=0)  # tau
-        loss_scale_tau: bool = False  # times tau, the scale of SogCLR's loss, so that a head's weight means the same
+        temperature: float = Field(0.3, gt=0)
+        """Tau: similarities are divided by it."""
+        loss_scale_tau: bool = False
+        """Multiply by tau, the scale of SogCLR's loss, so that a head's weight means the same."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms, UserError
-from fairssl.nn import full_precision, mlp, normalize
+from fairssl.nn import mlp, normalize
 
 
 class SogCLR(Objective):
@@ -33,15 +33,27 @@ class SogCLR(Objective):
     """
 
     class Config(PluginConfig):
-        temperature: float = Field(0.3, ge=0.02)  # tau; exp(1/tau) leaves float32 below 0.0113
-        gamma: float = Field(0.9, gt=0, le=1)  # share of the new estimate in u
-        gamma_schedule: Literal["constant", "cosine"] = "constant"  # cosine: from gamma down to gamma_min
+        temperature: float = Field(0.3, ge=0.02)
+        """Tau; exp(1/tau) leaves float32 below 0.0113."""
+        gamma: float = Field(0.9, gt=0, le=1)
+        """Share of the new estimate in u."""
+        gamma_schedule: Literal["constant", "cosine"] = "constant"
+        """cosine: from `gamma` down to `gamma_min`."""
         gamma_min: float = Field(0.2, gt=0, le=1)
-        gamma_decay: float = Field(0.5, gt=0, le=1)  # share of the training after which gamma_min is reached
+        """Where the cosine schedule ends."""
+        gamma_decay: float = Field(0.5, gt=0, le=1)
+        """Share of the training after which `gamma_min` is reached."""
         u_in_grad: Literal["new", "old"] = "new"
-        eps0: float = Field(1e-8, ge=0)  # added to u, which lies in exp(-1/tau)..exp(1/tau)
+        """Whether the gradient divides by u after its update in this step, or before it."""
+        eps0: float = Field(1e-8, ge=0)
+        """Added to u, which lies in exp(-1/tau)..exp(1/tau)."""
         hidden_dim: int = Field(256, ge=1)
-        projection_dim: int = Field(128, ge=1)  # P
+        """Width of the projector's hidden layer."""
+        projection_dim: int = Field(128, ge=1)
+        """P, width of the contrastive vector z."""
+
+        def unread(self) -> frozenset[str]:
+            return frozenset({"gamma_min", "gamma_decay"} if self.gamma_schedule == "constant" else ())
 
     u: Tensor
     seen: Tensor
@@ -91,8 +103,7 @@ def _mean_over_negatives(z: Tensor, z_: Tensor, tau: float) -> tuple[Tensor, Ten
             f"sogclr contrasts an image with others, but the batch holds {n}; set a batch size of at least 2"
         )
     both = torch.cat([z, z_])
-    with full_precision(both):
-        exp = torch.exp(both @ both.T / tau)
+    exp = torch.exp(both @ both.T / tau)
     own = torch.eye(n, dtype=torch.bool, device=z.device).repeat(2, 2)
     g, g_ = (exp.masked_fill(own, 0).sum(1) / (2 * (n - 1))).chunk(2)
     return g, g_

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import at_least_float32, full_precision, sharded
+from fairssl.nn import sharded
 
 WIDEST, NARROWEST = 512, 8  # channels of the decoder's layers
 
@@ -42,10 +42,14 @@ class VAE(Objective):
     n_views = 1
 
     class Config(PluginConfig):
-        latent_dim: int = Field(128, ge=1)  # F
-        sigma: float = Field(0.1, gt=0)  # sd of a pixel given the code, in the normalised scale
-        beta: float = Field(1.0, ge=0)  # weight of the divergence; 1: the bound itself
-        bound: float = Field(10.0, gt=0, le=40)  # of the log-variance
+        latent_dim: int = Field(128, ge=1)
+        """F, width of the code, which is the representation."""
+        sigma: float = Field(0.1, gt=0)
+        """Standard deviation of a pixel given the code, in the normalised scale."""
+        beta: float = Field(1.0, ge=0)
+        """Weight of the divergence; 1: the bound itself."""
+        bound: float = Field(10.0, gt=0, le=40)
+        """Largest absolute log-variance of the code."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -60,12 +64,13 @@ class VAE(Objective):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["all"]
-        x, mu = batch.flat_views(), at_least_float32(batch.flat_f())
-        raw = at_least_float32(self.log_variance(batch.flat_h()))
+        x, mu = batch.flat_views(), batch.flat_f()
+        raw = self.log_variance(batch.flat_h())
         s = self.config.bound * torch.tanh(raw / self.config.bound)
-        decoded = at_least_float32(sharded(self.decoder, mu + torch.exp(s / 2) * torch.randn_like(mu)))
+        code = mu + torch.exp(s / 2) * torch.randn_like(mu)
+        decoded = self.decoder.cropped(sharded(self.decoder.stages, self.decoder.unfolded(code)))
         n_pixels = math.prod(x.shape[1:])
-        squared = (at_least_float32(x) - decoded).square().mean()
+        squared = (x - decoded).square().mean()
         divergence = (mu.square() + torch.exp(s) - s - 1).sum(1).mean() / 2
         return Terms(
             primal={
@@ -77,7 +82,8 @@ class VAE(Objective):
 
 
 class _Decoder(nn.Module):
-    """(B, F) -> (B, C, H, W), the mean of the normalised pixels."""
+    """(B, F) -> (B, C, H, W), the mean of the normalised pixels: `cropped(stages(unfolded(z)))`. Only the stages are heavy;
+    the first layer stays in float32, since a code may be far larger than a half-precision product keeps apart."""
 
     def __init__(self, latent_dim: int, encoder_dim: int, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -97,9 +103,14 @@ class _Decoder(nn.Module):
         self.stages = nn.Sequential(*layers, nn.Conv2d(widths[-1], channels, 3, padding=1))
 
     def forward(self, z: Tensor) -> Tensor:
-        with full_precision(z):  # a code may be far larger than a half-precision product keeps apart
-            start = self.unfold(z)
-        x = self.stages(start.view(len(z), *self.start).contiguous(memory_format=torch.channels_last))
+        return self.cropped(self.stages(self.unfolded(z)))
+
+    def unfolded(self, z: Tensor) -> Tensor:
+        """(B, F) -> (B, D, h, w), the smallest map."""
+        return self.unfold(z).view(len(z), *self.start).contiguous(memory_format=torch.channels_last)
+
+    def cropped(self, x: Tensor) -> Tensor:
+        """(B, C, at least H, at least W) -> (B, C, H, W), what stands out over the image cut off evenly."""
         height, width = self.size
         top, left = (x.shape[2] - height) // 2, (x.shape[3] - width) // 2
         return x[:, :, top : top + height, left : left + width]

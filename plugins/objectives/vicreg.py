@@ -13,20 +13,22 @@ from pydantic import Field
 from torch import Tensor
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import at_least_float32, full_precision, mlp
+from fairssl.nn import mlp
 
 
 class VICReg(Objective):
-    """L = invariance * s(Z, Z') + variance * (v(Z) + v(Z')) + covariance * (c(Z) + c(Z')), at least 0.
-
-    The expander is smaller than the paper's 8192-8192-8192, in keeping with the other objectives.
-    """
+    """L = invariance * s(Z, Z') + variance * (v(Z) + v(Z')) + covariance * (c(Z) + c(Z')), at least 0. The expander is
+    smaller than the paper's 8192-8192-8192, in keeping with the other objectives."""
 
     class Config(PluginConfig):
-        invariance: float = Field(25.0, ge=0)  # lambda
-        variance: float = Field(25.0, ge=0)  # mu
-        covariance: float = Field(1.0, ge=0)  # nu
-        expander_dim: int = Field(512, ge=1)  # P
+        invariance: float = Field(25.0, ge=0)
+        """Lambda in the paper."""
+        variance: float = Field(25.0, ge=0)
+        """Mu in the paper."""
+        covariance: float = Field(1.0, ge=0)
+        """Nu in the paper."""
+        expander_dim: int = Field(512, ge=1)
+        """P, width of the expander's layers."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
@@ -36,7 +38,7 @@ class VICReg(Objective):
         return self.expander(f)
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
-        z, z_ = (at_least_float32(view) for view in batches["all"].z)
+        z, z_ = batches["all"].z
         terms = {
             "invariance": self.config.invariance * (z - z_).square().mean(),
             "variance": self.config.variance * (_variance(z) + _variance(z_)),
@@ -53,6 +55,5 @@ def _variance(z: Tensor) -> Tensor:
 def _covariance(z: Tensor) -> Tensor:
     """(B, P) -> 0-d: squared covariances of different features, summed and divided by P, eqs. 3 and 4."""
     z = z - z.mean(0)
-    with full_precision(z):
-        covariance = z.T @ z / (len(z) - 1)
+    covariance = z.T @ z / (len(z) - 1)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / z.shape[1]

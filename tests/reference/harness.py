@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairssl import kinds
-from fairssl.nn import at_least_float32
+from fairssl.nn import at_least_float32, in_network_precision
 from fairssl.types import Batch, Context, Terms
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / "ssl_cases.json").read_text())
@@ -80,10 +80,17 @@ def reorder(batch: Batch, order: Tensor) -> Batch:
 
 
 def encode(batch: Batch, backbone: nn.Module, objective: Any) -> Batch:
-    h = backbone(torch.cat(batch.views))
-    f = at_least_float32(objective.represent(h))
+    def project(f: Tensor) -> Tensor:
+        if objective.gives == "logits":
+            return objective.project(f)
+        with in_network_precision(f.device):
+            return at_least_float32(objective.project(f))
+
+    with in_network_precision(batch.index.device):
+        h = at_least_float32(backbone(torch.cat(batch.views)))
+        f = at_least_float32(objective.represent(h))
     n_views = len(batch.views)
-    return replace(batch, h=list(h.chunk(n_views)), f=list(f.chunk(n_views)), project=objective.project)
+    return replace(batch, h=list(h.chunk(n_views)), f=list(f.chunk(n_views)), project=project)
 
 
 def terms(batch: Batch, backbone: nn.Module, objective: Any, head: Any = None) -> tuple[Tensor, Tensor | None, Terms]:

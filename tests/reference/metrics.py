@@ -1,14 +1,21 @@
 """The metrics once more, slow and plain: loops over pairs of examples, written from the definitions, importing nothing.
 
-Every function takes lists `score`, `target`, `group` and the number of groups K; None is undefined.
+Every function takes lists `score`, `target`, `group`, the number of groups K and how pairs of groups become one number
+("adjacent", "all" or "max"); None is undefined.
 """
 
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 
 def _mean(parts):
     return None if any(p is None for p in parts) else sum(parts) / len(parts)
+
+
+def _one(parts, pairs):
+    if pairs != "max":
+        return _mean(parts)
+    return None if any(p is None for p in parts) else sorted(parts)[-1]
 
 
 def _gap(a, b):
@@ -26,30 +33,32 @@ def _rates(score, target, group, n_groups, classes):
     return [_rate(score, [y in classes and g == k for y, g in rows]) for k in range(n_groups)]
 
 
-def _adjacent(values):
-    return _mean([_gap(a, b) for a, b in pairwise(values)])
+def _over_pairs(values, pairs, distance=_gap):
+    chosen = pairwise(values) if pairs == "adjacent" else combinations(values, 2)
+    return _one([distance(a, b) for a, b in chosen], pairs)
 
 
-def acc(score, target, group, n_groups):
+def acc(score, target, group, n_groups, pairs="adjacent"):
     return sum((s > 0.5) == (y == 1) for s, y in zip(score, target, strict=True)) / len(score)
 
 
-def dp(score, target, group, n_groups):
-    return _adjacent(_rates(score, target, group, n_groups, {0, 1}))
+def dp(score, target, group, n_groups, pairs="adjacent"):
+    return _over_pairs(_rates(score, target, group, n_groups, {0, 1}), pairs)
 
 
-def eo(score, target, group, n_groups):
-    return _adjacent(_rates(score, target, group, n_groups, {1}))
+def eo(score, target, group, n_groups, pairs="adjacent"):
+    return _over_pairs(_rates(score, target, group, n_groups, {1}), pairs)
 
 
-def fpr_gap(score, target, group, n_groups):
-    return _adjacent(_rates(score, target, group, n_groups, {0}))
+def fpr_gap(score, target, group, n_groups, pairs="adjacent"):
+    return _over_pairs(_rates(score, target, group, n_groups, {0}), pairs)
 
 
-def ed(score, target, group, n_groups):
+def ed(score, target, group, n_groups, pairs="adjacent"):
     tpr = _rates(score, target, group, n_groups, {1})
     fpr = _rates(score, target, group, n_groups, {0})
-    return _mean([_mean([_gap(tpr[k], tpr[k + 1]), _gap(fpr[k], fpr[k + 1])]) for k in range(n_groups - 1)])
+    rates = list(zip(tpr, fpr, strict=True))
+    return _over_pairs(rates, pairs, lambda a, b: _mean([_gap(a[0], b[0]), _gap(a[1], b[1])]))
 
 
 def auc(above, below):
@@ -67,26 +76,29 @@ def _some(score, target, group, classes, wanted):
     return [s for s, y, g in zip(score, target, group, strict=True) if y in classes and wanted(g)]
 
 
-def _tasks(score, target, group, n_groups):
-    """(positives of k, negatives of k, positives of the rest, negatives of the rest) for each k."""
-    for k in range(n_groups):
-        yield tuple(
-            _some(score, target, group, {y}, (lambda g, k=k: g == k) if own else (lambda g, k=k: g != k))
-            for own in (True, False)
-            for y in (1, 0)
-        )
+def _tasks(score, target, group, n_groups, pairs):
+    """(positives, negatives, other positives, other negatives) of k against the rest, or of each pair of groups."""
+    codes = range(n_groups)
+    sides = [({k}, {g for g in codes if g != k}) for k in codes]
+    if pairs != "adjacent":
+        sides = [({i}, {j}) for i, j in combinations(codes, 2)]
+    for side in sides:
+        yield tuple(_some(score, target, group, {y}, side[own].__contains__) for own in (0, 1) for y in (1, 0))
 
 
-def intra_auc(score, target, group, n_groups):
-    return _mean([_gap(auc(p, n), auc(rp, rn)) for p, n, rp, rn in _tasks(score, target, group, n_groups)])
+def intra_auc(score, target, group, n_groups, pairs="adjacent"):
+    tasks = _tasks(score, target, group, n_groups, pairs)
+    return _one([_gap(auc(p, n), auc(rp, rn)) for p, n, rp, rn in tasks], pairs)
 
 
-def inter_auc(score, target, group, n_groups):
-    return _mean([_gap(auc(p, rn), auc(rp, n)) for p, n, rp, rn in _tasks(score, target, group, n_groups)])
+def inter_auc(score, target, group, n_groups, pairs="adjacent"):
+    tasks = _tasks(score, target, group, n_groups, pairs)
+    return _one([_gap(auc(p, rn), auc(rp, n)) for p, n, rp, rn in tasks], pairs)
 
 
-def gauc(score, target, group, n_groups):
-    return _mean([_gap(auc(p + n, rp + rn), 0.5) for p, n, rp, rn in _tasks(score, target, group, n_groups)])
+def gauc(score, target, group, n_groups, pairs="adjacent"):
+    tasks = _tasks(score, target, group, n_groups, pairs)
+    return _one([_gap(auc(p + n, rp + rn), 0.5) for p, n, rp, rn in tasks], pairs)
 
 
 def bucket(s):
@@ -102,7 +114,7 @@ def _shares(score, group, n_groups):
     return found
 
 
-def wd(score, target, group, n_groups):
+def wd(score, target, group, n_groups, pairs="adjacent"):
     shares = _shares(score, group, n_groups)
 
     def distance(p, q):
@@ -110,10 +122,10 @@ def wd(score, target, group, n_groups):
             return None
         return sum(abs(sum(p[:k]) - sum(q[:k])) for k in range(1, 100)) / 100
 
-    return _mean([distance(p, q) for p, q in pairwise(shares)])
+    return _over_pairs(shares, pairs, distance)
 
 
-def kl(score, target, group, n_groups):
+def kl(score, target, group, n_groups, pairs="adjacent"):
     shares = _shares(score, group, n_groups)
 
     def divergence(p, q):
@@ -122,16 +134,49 @@ def kl(score, target, group, n_groups):
         smooth = [((a + 1e-4) / 1.01, (b + 1e-4) / 1.01) for a, b in zip(p, q, strict=True)]
         return sum(a * math.log(a / b) for a, b in smooth)
 
-    return _mean([divergence(p, q) for p, q in pairwise(shares)])
+    return _over_pairs(shares, pairs, divergence)
 
 
-def worst_group_acc(score, target, group, n_groups):
+def worst_group_acc(score, target, group, n_groups, pairs="adjacent"):
     found = []
     for k in range(n_groups):
         for y in (0, 1):
             kept = _some(score, target, group, {y}, lambda g, k=k: g == k)
             found.append(sum((s > 0.5) == (y == 1) for s in kept) / len(kept) if kept else None)
     return None if None in found else min(found)
+
+
+def area(score, target, group, n_groups, pairs="adjacent"):
+    rows = list(zip(score, target, strict=True))
+    return auc([s for s, y in rows if y == 1], [s for s, y in rows if y == 0])
+
+
+def balanced_acc(score, target, group, n_groups, pairs="adjacent"):
+    rows = list(zip(score, target, strict=True))
+    parts = []
+    for wanted in (0, 1):
+        right = [(s > 0.5) == (y == 1) for s, y in rows if y == wanted]
+        parts.append(sum(right) / len(right) if right else None)
+    return _mean(parts)
+
+
+def calibration_error(rows, n_bins=10):
+    """Bin by bin: share of the rows times |mean score - share of y = 1|."""
+    total = 0.0
+    for b in range(n_bins):
+        kept = [(s, y) for s, y in rows if max(k for k in range(n_bins) if k / n_bins <= s) == b]
+        if kept:
+            gap = abs(sum(s for s, _ in kept) / len(kept) - sum(y for _, y in kept) / len(kept))
+            total += len(kept) / len(rows) * gap
+    return total
+
+
+def ece_gap(score, target, group, n_groups, pairs="adjacent"):
+    found = []
+    for k in range(n_groups):
+        rows = [(s, y) for s, y, g in zip(score, target, group, strict=True) if g == k]
+        found.append(calibration_error(rows) if rows else None)
+    return _over_pairs(found, pairs)
 
 
 ALL = {
@@ -147,4 +192,7 @@ ALL = {
     "TPRGap": eo,
     "FPRGap": fpr_gap,
     "WorstGroupAcc": worst_group_acc,
+    "AUC": area,
+    "BalAcc": balanced_acc,
+    "ECEGap": ece_gap,
 }

@@ -29,15 +29,19 @@ def fscl(
         positives = [j for j in range(n) if j != i and y[j] == y[i]]
         own = [j for j in positives if a[j] == a[i]]
         negatives = [j for j in range(n) if y[j] != y[i] and a[j] == a[i]]
-        if not (own if plus else positives):
+        if plus:  # how many positives each positive has itself in its own group
+            n_own = {p: sum(k != p and y[k] == y[p] and a[k] == a[p] for k in range(n)) for p in positives}
+            positives = [p for p in positives if n_own[p]]
+        if not positives:
             continue
         denominator = sum(math.exp(dot(z[i], z[j]) / tau) for j in negatives) if negatives else math.exp(1 / tau)
-        cost = -sum(dot(z[i], z[j]) / tau - math.log(denominator) for j in positives)
+        each = {j: math.log(denominator) - dot(z[i], z[j]) / tau for j in positives}
         if plus:
             in_cell = 1 + len(own)
-            costs.append(cost / len(own) * n / in_cell / (n_classes * n_groups**2))
+            cost = sum(each[j] / n_own[j] for j in positives)
+            costs.append(cost * n / in_cell / (n_classes * n_groups**2))
         else:
-            costs.append(cost / len(positives))
+            costs.append(sum(each.values()) / len(positives))
     return sum(costs) / len(costs) if costs else 0.0
 
 

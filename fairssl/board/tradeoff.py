@@ -1,0 +1,121 @@
+"""Accuracy against each gap over a whole table: the front, the area it dominates, the best accuracy at a given gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairssl.board.markdown import markdown_text
+from fairssl.board.table import Column, Row, Table
+from fairssl.scoring.statistics import SeedSummary
+from fairssl.scoring.tradeoff import BestWithin, Point, best_within, hypervolume_over_seeds, pareto_front
+from fairssl.types import Undefined
+
+LIMITS = {True: (0.02, 0.05, 0.10, 0.15, 0.20, 0.25), False: (0.01, 0.02, 0.05, 0.10, 0.20, 0.30)}  # percent or not
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """Of the rows whose seeds are all there. `area`: hypervolume over the seeds, each seed's from all rows, with the
+    reference point (majority share, largest gap of any row and seed)."""
+
+    gap: Column
+    accuracy: Column
+    front: tuple[str, ...]  # labels, by ascending gap
+    reference: Point
+    area: SeedSummary
+    best: tuple[BestWithin, ...]
+
+
+def trade_offs(table: Table) -> list[TradeOff]:
+    """One for each gap column that two rows have beside an accuracy."""
+    accuracy = next((c for c in table.columns if c.better == "higher" and not c.diagnostic), None)
+    if accuracy is None:
+        return []
+    found = (_of(table, accuracy, gap) for gap in table.columns if gap.is_gap)
+    return [one for one in found if one is not None]
+
+
+def _of(table: Table, accuracy: Column, gap: Column) -> TradeOff | None:
+    rows = [
+        row
+        for row in table.rows
+        if row.is_complete and not row.collapsed and None not in (_mean(row, accuracy), _mean(row, gap))
+    ]
+    if len(rows) < 2:
+        return None
+    points = {row.label: ((_mean(row, accuracy) or 0.0), (_mean(row, gap) or 0.0)) for row in rows}
+    labels = list(points)
+    by_seed = {seed: [_at(row, seed, accuracy, gap) for row in rows] for seed in table.seeds}
+    reference = _majority(rows[0].facts), max(g for found in by_seed.values() for _, g in found)
+    return TradeOff(
+        gap=gap,
+        accuracy=accuracy,
+        front=tuple(labels[i] for i in pareto_front(list(points.values()))),
+        reference=reference,
+        area=hypervolume_over_seeds(by_seed, reference),
+        best=tuple(best_within(points, LIMITS[gap.percent])),
+    )
+
+
+def _mean(row: Row, column: Column) -> float | None:
+    return row.values[column.symbol].mean
+
+
+def _at(row: Row, seed: int, accuracy: Column, gap: Column) -> Point:
+    found = (row.values[c.symbol].by_seed.get(seed) for c in (accuracy, gap))
+    a, g = (0.0 if x is None else x for x in found)
+    return a, g
+
+
+def _majority(facts: Mapping[str, object]) -> float:
+    cells = facts.get("cells")
+    sizes = [sum(groups.values()) for groups in cells.values()] if isinstance(cells, Mapping) else []
+    return max(sizes) / sum(sizes) if sum(sizes) else 0.0
+
+
+def sentences(one: TradeOff) -> list[str]:
+    """What is said of a trade-off in words."""
+    a, g = one.reference
+    area = one.area
+    spread = "" if isinstance(area.low, Undefined) else f", 95 % interval {area.low:.4f} to {area.high:.4f}"
+    mean = "undefined" if isinstance(area.mean, Undefined) else f"{area.mean:.4f}"
+    return [
+        f"Pareto front, by ascending {one.gap.heading}: {', '.join(one.front)}.",
+        f"Hypervolume {mean}{spread} over the seeds; reference point {one.accuracy.heading} {one.accuracy.show(a)} (the "
+        f"larger class), {one.gap.heading} {one.gap.show(g)} (the largest of any run).",
+    ]
+
+
+def best_rows_of(one: TradeOff) -> list[tuple[str, str, str, str]]:
+    """Limit, method, accuracy and gap as printed; what no row keeps is `-`."""
+    found = []
+    for best in one.best:
+        limit = one.gap.show(best.limit)
+        if best.name is None or isinstance(best.accuracy, Undefined) or isinstance(best.gap, Undefined):
+            found.append((limit, "-", "-", "-"))
+        else:
+            found.append((limit, best.name, one.accuracy.show(best.accuracy), one.gap.show(best.gap)))
+    return found
+
+
+def to_tradeoff_markdown(*tables: Table) -> str:
+    """For each table and gap: front, hypervolume, and the best accuracy with a gap of at most k."""
+    parts = []
+    for table in tables:
+        found = trade_offs(table)
+        if not found:
+            continue
+        parts.append(f"## {markdown_text(table.title)}\n")
+        for one in found:
+            lines = [f"### {one.accuracy.heading} against {markdown_text(one.gap.heading)}", ""]
+            lines += [markdown_text(sentence) for sentence in sentences(one)]
+            gap = markdown_text(one.gap.heading)
+            lines += [
+                "",
+                f"| {gap} at most | Method | {one.accuracy.heading} | {gap} |",
+                "| ---: | --- | ---: | ---: |",
+            ]
+            lines += [f"| {' | '.join(markdown_text(text) for text in row)} |" for row in best_rows_of(one)]
+            parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts) or "No table has two complete rows.\n"

@@ -1,0 +1,53 @@
+"""Which runs a grid means, also where its data are not on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fairssl.plan.request import load_grid
+from fairssl.plan.resolve import Run, resolve_all
+from fairssl.spec.keys import digest
+
+
+class Wanted:
+    """The runs of a grid, told by all of their spec but the content of the data."""
+
+    def __init__(self, grid: str, runs: Sequence[Run]) -> None:
+        self.grid = grid
+        self.labels = tuple(dict.fromkeys(run.label for run in runs))
+        self._runs = {identity_of(run.spec.model_dump(mode="json")): run for run in runs}
+
+    def has(self, spec: Mapping[str, Any]) -> bool:
+        return identity_of(spec) in self._runs
+
+    def label_of(self, spec: Mapping[str, Any]) -> str | None:
+        """What the grid calls its method."""
+        run = self._runs.get(identity_of(spec))
+        return None if run is None else run.label
+
+    def missing(self, there: Collection[str]) -> dict[str, str]:
+        """Key, or the name where the data are not here and the key is not known -> name, of runs whose `identity_of` is not
+        among those that are there."""
+        found = {}
+        for identity, run in self._runs.items():
+            if identity not in there:
+                known = run.spec.data.fingerprint is not None
+                found[run.spec.key if known else run.name] = run.name
+        return found
+
+
+def wanted_of_grid(grid: str) -> Wanted:
+    """The runs of a grid file, or of a grid that comes with fairssl."""
+    return Wanted(grid, resolve_all(load_grid(grid), allow_absent=True).runs)
+
+
+def identity_of(spec: Mapping[str, Any]) -> str:
+    """A digest of a spec without the fingerprints of its data and the name of its method."""
+    content = {name: value for name, value in spec.items() if value is not None}
+    for name in ("data", "pretrain"):
+        if isinstance(content.get(name), Mapping):
+            content[name] = {key: value for key, value in content[name].items() if key != "fingerprint"}
+    if isinstance(content.get("method"), Mapping):
+        content["method"] = {key: value for key, value in content["method"].items() if key != "name"}
+    return digest(content)

@@ -1,0 +1,1 @@
+"""Figures from stored runs, as PNG and PDF; nothing is trained. Needs matplotlib: the extra `plot`."""

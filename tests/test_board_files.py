@@ -1,0 +1,687 @@
+"""A board's files: built, verified, exported, added, compared, as the commands do."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reference import scored, small
+
+from fairssl import cli, scoring
+from fairssl.api import metric
+from fairssl.board.against_paper import compare_with_paper
+from fairssl.board.command import command_of
+from fairssl.board.load import tables_of
+from fairssl.board.paper import paper_rows
+from fairssl.board.recompute import brought_up_to_date, disagreements, outdated
+from fairssl.board.rows import build
+from fairssl.board.verify import verify
+from fairssl.spec.run import key_of
+from fairssl.store.record import Predictions, Record
+from fairssl.store.runs import RunStore
+from fairssl.types import Outcome
+
+FILES = {
+    "index.html",
+    "manifest.json",
+    "predictions",
+    "records.jsonl",
+    "table.csv",
+    "table.md",
+    "table.tex",
+    "tradeoff.md",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three methods, three seeds."""
+    root = tmp_path_factory.mktemp("filled")
+    scored.fill(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "board"
+    assert cli.run(["board", "build", str(runs), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def board(built: Path, tmp_path: Path) -> Path:
+    """A copy to tamper with."""
+    return Path(shutil.copytree(built, tmp_path / "board"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def error_of(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """The one line of a refused command; exit code 2."""
+    assert cli.run(words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("fairssl: error: ") and "Traceback" not in err
+    return err
+
+
+# --- build
+
+
+def test_the_same_runs_give_the_same_bytes(runs: Path, built: Path, tmp_path: Path) -> None:
+    """Fault S10: also from a copy whose files lie on the disk in another order."""
+    assert {p.name for p in built.iterdir()} == FILES
+    other = tmp_path / "runs"
+    for path in sorted((runs / "results").rglob("*"), reverse=True):
+        if path.is_file():
+            target = other / path.relative_to(runs)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    assert cli.run(["board", "build", str(other), "--out", str(tmp_path / "again")]) == 0
+    assert contents(built) == contents(tmp_path / "again")
+    assert cli.run(["board", "build", str(other), "--out", str(tmp_path / "again")]) == 0  # over what is there
+    assert contents(built) == contents(tmp_path / "again")
+
+
+def test_it_writes_beside_the_runs_by_default_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored.fill(tmp_path, ("simclr",), seeds=2)
+    assert cli.run(["board", "build", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "2 records, 1 tables, 1 rows" in out and str(tmp_path / "index.html") in out
+    assert (tmp_path / "table.md").is_file()
+
+
+def test_what_an_earlier_board_held_goes(tmp_path: Path) -> None:
+    store = scored.fill(tmp_path / "runs", ("simclr",), seeds=2)
+    assert cli.run(["board", "build", str(tmp_path / "runs"), "--out", str(tmp_path / "b")]) == 0
+    gone = sorted(store.result_keys())[0]
+    shutil.rmtree(store.result_dir(gone))
+    assert cli.run(["board", "build", str(tmp_path / "runs"), "--out", str(tmp_path / "b")]) == 0
+    assert len(list((tmp_path / "b" / "predictions").iterdir())) == 1
+    assert verify(tmp_path / "b").faults == []
+
+
+def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: Path) -> None:
+    for args, message in (
+        ([str(tmp_path / "none")], "no folder"),
+        ([str(tmp_path)], "holds no results; run"),
+        ([str(runs), "--grid", "nonsense"], "is no file and no grid of fairssl's"),
+        ([str(runs), "--grid", "smoke"], "holds no run of the grid smoke"),
+    ):
+        assert message in error_of(capsys, ["board", "build", *args, "--out", str(tmp_path / "out")])
+        assert not (tmp_path / "out" / "table.md").exists()
+
+
+def test_a_damaged_record_leaves_the_old_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = scored.fill(tmp_path, ("simclr",), seeds=2)
+    assert cli.run(["board", "build", str(tmp_path)]) == 0
+    before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    (store.result_dir(sorted(store.result_keys())[1]) / "record.json").write_text("{")
+    assert "record.json is damaged" in error_of(capsys, ["board", "build", str(tmp_path)])
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_a_record_that_its_predictions_do_not_give_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = scored.fill(tmp_path, ("simclr",), seeds=1)
+    (key,) = store.result_keys()
+    path = store.result_dir(key) / "record.json"
+    record = json.loads(path.read_text())
+    record["metrics"]["ED"] += 0.01
+    path.write_text(json.dumps(record))
+    assert "is not what its predictions give: ED is" in error_of(capsys, ["board", "build", str(tmp_path)])
+
+
+def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored.fill(tmp_path / "runs", ("simclr", "sofclr"), seeds=2)
+    grid = tmp_path / "mine.toml"
+    lines = {"methods": ["simclr", "byol"], "seeds": 2, "epochs": 2, "image_size": 16, "batch_size": 16}
+    lines |= {"annotated": 0.3, "set": list(small.SETS)}
+    grid.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items()))
+    out = tmp_path / "board"
+    assert cli.run(["board", "build", str(tmp_path / "runs"), "--grid", str(grid), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "2 records, 1 tables, 1 rows" in said
+    assert said.count("not run: byol synthfaces/attractive/male seed") == 2
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert sorted(run["state"] for run in manifest["runs"].values()) == ["missing", "missing", "ok", "ok"]
+    assert "sofclr" not in (out / "table.md").read_text()
+    assert cli.run(["board", "verify", str(out)]) == 0
+    assert capsys.readouterr().out.count("was not run") == 2
+
+
+def test_the_csv_has_a_line_per_method_and_metric(built: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO((built / "table.csv").read_text())))
+    symbols = {m.symbol for m in scoring.columns()} | {"Leak"}
+    assert {(line["method"], line["metric"]) for line in lines} == {
+        (method, symbol) for method in ("simclr", "sogclr", "sofclr") for symbol in symbols
+    }
+    acc = next(line for line in lines if (line["method"], line["metric"]) == ("sofclr", "Acc"))
+    assert acc["n"] == "3" and 0 < float(acc["sd"]) < float(acc["mean"]) < 1 and acc["undefined"] == ""
+    assert float(acc["low"]) < float(acc["mean"]) < float(acc["high"])
+    assert acc["tier"] == "recomputed" and acc["command"].startswith("fairssl bench --method sofclr")
+
+
+# --- metrics from kept predictions
+
+
+@metric("TestShare", better="higher", heading="Share", version=1)
+def share(outcome: Outcome) -> float:
+    """Share of predictions above one half."""
+    return float((outcome.score > 0.5).mean())
+
+
+@pytest.fixture
+def more_metrics(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a metric, or raise the version of one."""
+    standing = scoring.columns()
+
+    def install(extra: Any = None, raised: str = "") -> None:
+        found = []
+        for one in standing:
+            if one.symbol == raised:
+                copy: Any = lambda o, one=one, **k: one(o, **k)  # noqa: E731
+                vars(copy).update({**vars(one), "version": one.version + 1})
+                one = copy
+            found.append(one)
+        if extra is not None:
+            extra.name = "share"
+            found.append(extra)
+        for where in (
+            "fairssl.scoring.columns",
+            "fairssl.scoring.resampling.columns",
+            "fairssl.scoring.metrics.columns",
+        ):
+            monkeypatch.setattr(where, lambda: found)
+
+    return install
+
+
+def test_a_metric_that_was_not_there_is_computed_from_the_predictions(
+    runs: Path, tmp_path: Path, more_metrics: Callable[..., None]
+) -> None:
+    store = RunStore(runs)
+    record = next(store.records())
+    kept = store.read_predictions(record.key)
+    assert kept is not None and outdated(record, scoring.columns()) == []
+    more_metrics(share, raised="KL")
+    assert [m.symbol for m in outdated(record, scoring.columns())] == ["KL", "TestShare"]
+    anew = brought_up_to_date(record, kept, scoring.columns())
+    assert anew.metrics["TestShare"] == float((kept.score > 0.5).mean())
+    assert anew.metrics["KL"] == record.metrics["KL"] and anew.columns["KL"].version == record.columns["KL"].version + 1
+    assert brought_up_to_date(anew, kept, scoring.columns()) is anew and anew.key == record.key
+    text = "\n".join(build([anew])[0].heading)
+    assert "Computed from the kept predictions after the runs, training nothing: KL (version " in text
+    assert cli.run(["board", "build", str(runs), "--out", str(tmp_path)]) == 0
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
+    assert {line["metric"] for line in lines} >= {"TestShare"} and (tmp_path / "table.md").read_text().count("## ") == 1
+
+
+def test_what_predictions_do_not_give_is_named(runs: Path) -> None:
+    store = RunStore(runs)
+    record = next(store.records())
+    kept = store.read_predictions(record.key)
+    assert kept is not None and disagreements(record, kept, scoring.columns()) == []
+    other = record.model_copy(update={"metrics": {**record.metrics, "ED": None}, "undefined": {"ED": "x"}})
+    (said,) = disagreements(other, kept, scoring.columns())
+    assert said.startswith("ED is undefined, its predictions give 0.")
+    flipped = {**record.columns, "ED": record.columns["ED"].model_copy(update={"better": "higher"})}
+    (said,) = disagreements(record.model_copy(update={"columns": flipped}), kept, scoring.columns())
+    assert "ED is declared otherwise" in said
+
+
+# --- verify
+
+
+def test_a_board_as_it_was_built_has_no_fault(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["board", "verify", str(built)]) == 0
+    n = 9 * len(scoring.columns())
+    assert f"9 records, {n} cells computed again: no fault" in capsys.readouterr().out
+
+
+def rewrite_records(board: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    path = board / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    change(records)
+    path.write_text(
+        "".join(json.dumps(r, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n" for r in records)
+    )
+
+
+def digit_in_a_metric(board: Path) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["metrics"]["ED"] += 0.001
+
+    rewrite_records(board, change)
+
+
+def digit_in_a_table(board: Path) -> None:
+    path = board / "table.md"
+    text = path.read_text()
+    at = re.search(r"\d\.\d(\d)", text.split("| simclr")[1])
+    assert at is not None
+    place = text.index("| simclr") + len("| simclr") + at.start(1)
+    path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+
+
+def digit_in_the_page(board: Path) -> None:
+    path = board / "index.html"
+    path.write_text(
+        path.read_text().replace(">simclr<", ">simclr2<", 1).replace('data-value="0.', 'data-value="0.9', 1)
+    )
+
+
+def digit_in_a_prediction(board: Path) -> None:
+    path = sorted((board / "predictions").iterdir())[0]
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    words = lines[5].split(",")
+    words[1] = repr(float(words[1]) / 2)
+    lines[5] = ",".join(words)
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+
+
+def deleted_seed(board: Path) -> None:
+    rewrite_records(board, lambda records: records.pop(0))
+
+
+def other_protocol(board: Path) -> None:
+    """A row of another version of the probe, with the key that belongs to it."""
+
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["spec"]["probe"]["version"] += 1
+        records[0]["key"] = key_of(records[0]["spec"])
+
+    rewrite_records(board, change)
+
+
+def changed_spec(board: Path) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["spec"]["train"]["epochs"] = 3
+
+    rewrite_records(board, change)
+
+
+def changed_version_alone(board: Path) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["spec"]["train"]["loop"] = 1
+
+    rewrite_records(board, change)
+
+
+def missing_predictions(board: Path) -> None:
+    sorted((board / "predictions").iterdir())[0].unlink()
+
+
+def labels_exchanged(board: Path) -> None:
+    """Other test labels, with metrics and hashes to match: only the other runs on the same data tell."""
+    path = sorted((board / "predictions").iterdir())[0]
+    key = path.name.removesuffix(".csv.gz")
+    kept = Predictions.from_csv_gz(path.read_bytes())
+    target = kept.target.copy()
+    target[[0, scored.N_PER_CELL]] = target[[scored.N_PER_CELL, 0]]
+    other = Predictions(kept.ids, kept.score, target, kept.group)
+    path.write_bytes(other.to_csv_gz())
+
+    def change(records: list[dict[str, Any]]) -> None:
+        at = next(i for i, r in enumerate(records) if r["key"] == key)
+        ours = Record.model_validate(records[at])
+        values = {m.symbol: v for m, v in zip(scoring.columns(), _values(ours, other), strict=True)}
+        records[at]["metrics"] = values
+
+    rewrite_records(board, change)
+
+
+def _values(record: Record, kept: Predictions) -> Iterator[Any]:
+    from fairssl.board.recompute import outcome_of, values_of
+
+    yield from values_of(outcome_of(record, kept), record, scoring.columns()).values()
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (digit_in_a_metric, "ED is 0."),
+        (digit_in_a_table, "table.md is not what its records give: line"),
+        (digit_in_the_page, "index.html is not what its records give: line"),
+        (digit_in_a_prediction, "is not the file that the manifest was made with"),
+        (deleted_seed, "is expected, but not among the records"),
+        (other_protocol, "is not in the manifest"),
+        (changed_spec, "its spec has the key"),
+        (changed_version_alone, "loop 1, probe "),
+        (missing_predictions, "has no predictions/"),
+        (labels_exchanged, "other test images or labels than the other runs on the same data"),
+    ],
+)
+def test_what_was_changed_is_found(
+    board: Path, tamper: Callable[[Path], None], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tamper(board)
+    assert cli.run(["board", "verify", str(board)]) == 1
+    out = capsys.readouterr().out
+    assert f"{message}" in out and "fault: " in out and "Traceback" not in out
+    assert cli.run(["board", "verify", str(board), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["faults"]
+
+
+def test_a_changed_noise_floor_is_found_where_asked(board: Path) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["noise_floor"]["ED"]["high"] += 0.01
+
+    rewrite_records(board, change)
+    assert any("noise_floor of ED is" in fault for fault in verify(board, resample=True).faults)
+
+
+def test_what_is_no_board_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no folder" in error_of(capsys, ["board", "verify", str(tmp_path / "none")])
+    assert "has no manifest.json" in error_of(capsys, ["board", "verify", str(tmp_path)])
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    assert "is no JSON" in error_of(capsys, ["board", "verify", str(tmp_path)])
+
+
+# --- export and add
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    scored.fill(folder / "runs", ("simclr", "sofclr"), seeds=1)
+    assert cli.run(["board", "export", str(folder / "runs"), "--out", str(folder / "b.zip")]) == 0
+    return folder / "b.zip"
+
+
+def repacked(bundle: Path, out: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    with zipfile.ZipFile(bundle) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    change(files)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, data in files.items():
+            new.writestr(name, data)
+    return out
+
+
+def test_a_bundle_goes_into_another_folder_and_its_rows_into_its_tables(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored.fill(tmp_path / "mine", ("sogclr", "simclr"), seeds=1)
+    before = contents(tmp_path / "mine")
+    assert cli.run(["board", "add", str(bundle), "--runs", str(tmp_path / "mine")]) == 0
+    assert "1 runs added" in capsys.readouterr().out
+    after = contents(tmp_path / "mine")
+    assert {name: after[name] for name in before} == before
+    assert [row.label for row in tables_of(tmp_path / "mine")[0].rows] == ["simclr", "sogclr", "sofclr"]
+    assert cli.run(["board", "add", str(bundle), "--runs", str(tmp_path / "mine")]) == 0
+    assert "0 runs added" in capsys.readouterr().out
+    assert contents(tmp_path / "mine") == after
+    assert cli.run(["board", "build", str(tmp_path / "mine"), "--out", str(tmp_path / "b")]) == 0
+    assert verify(tmp_path / "b").faults == []
+
+
+def test_equal_runs_give_an_equal_bundle(bundle: Path, tmp_path: Path) -> None:
+    assert cli.run(["board", "export", str(bundle.parent / "runs"), "--out", str(tmp_path / "c.zip")]) == 0
+    assert (tmp_path / "c.zip").read_bytes() == bundle.read_bytes()
+
+
+def with_record(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, bytes]], None]:
+    def of_files(files: dict[str, bytes]) -> None:
+        first, *rest = files["records.jsonl"].splitlines(keepends=True)
+        record = json.loads(first)
+        change(record)
+        files["records.jsonl"] = json.dumps(record).encode() + b"\n" + b"".join(rest)
+
+    return of_files
+
+
+def first_predictions(files: dict[str, bytes]) -> str:
+    return sorted(name for name in files if name.startswith("predictions/"))[0]
+
+
+ATTACKS: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "climbs": (lambda f: f.update({"../../evil": b"x"}), "no part of a bundle"),
+    "absolute": (lambda f: f.update({"/etc/evil": b"x"}), "no part of a bundle"),
+    "climbs below predictions": (lambda f: f.update({"predictions/../../x.csv.gz": b"x"}), "no part of a bundle"),
+    "a pickle": (lambda f: f.update({"encoder.pt": b"\x80\x04."}), "no part of a bundle"),
+    "key that climbs": (with_record(lambda r: r.update(key="../../x")), "is no key"),
+    "a better number": (with_record(lambda r: r["metrics"].update(ED=0.0)), "ED is 0.0, its predictions give"),
+    "a spec that was not run": (
+        with_record(lambda r: r["spec"]["train"].update(epochs=9)),
+        "the spec or the key was changed",
+    ),
+    "a metric of nobody's": (with_record(lambda r: r["metrics"].update(Magic=1.0)), "Magic cannot be computed here"),
+    "direction turned": (with_record(lambda r: r["columns"]["ED"].update(better="higher")), "declared otherwise"),
+    "groups that are no names": (with_record(lambda r: r["facts"].update(groups=[1, 2])), "does not name its groups"),
+    "facts of another type": (with_record(lambda r: r["facts"].update(departures=7)), "no table can be made of it"),
+    "counts changed": (with_record(lambda r: r["cells"]["0"].update(male=9)), "test examples per target and group"),
+    "no JSON": (lambda f: f.update({"records.jsonl": b"{" * 50_000}), "is no record"),
+    "no records": (lambda f: f.update({"records.jsonl": b""}), "holds no records"),
+    "twice": (lambda f: f.update({"records.jsonl": f["records.jsonl"] * 2}), "twice"),
+    "no predictions": (lambda f: f.pop(first_predictions(f)), "has no predictions/"),
+    "no gzip": (lambda f: f.update({first_predictions(f): b"PK"}), "is no table of predictions"),
+    "a bomb": (lambda f: f.update({first_predictions(f): gzip.compress(b"0" * 70_000_000)}), "bytes unpacked"),
+    "a line too long": (lambda f: f.update({"records.jsonl": b" " * (2**22 + 2)}), "larger than"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_does_not_fit_is_refused_and_nothing_is_taken(
+    name: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, message = ATTACKS[name]
+    bad = repacked(bundle, tmp_path / "bad.zip", change)
+    said = error_of(capsys, ["board", "add", str(bad), "--runs", str(tmp_path / "in" / "runs")])
+    assert message in said
+    assert {p.name for p in tmp_path.iterdir()} == {"bad.zip"}
+
+
+def test_other_test_labels_than_ours_are_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored.fill(tmp_path / "mine", ("sogclr",), seeds=1)
+
+    def change(files: dict[str, bytes]) -> None:
+        for name in [name for name in files if name.startswith("predictions/")]:
+            kept = Predictions.from_csv_gz(files[name])
+            files[name] = Predictions([f"x{i}" for i in kept.ids], kept.score, kept.target, kept.group).to_csv_gz()
+
+    bad = repacked(bundle, tmp_path / "bad.zip", change)
+    before = contents(tmp_path / "mine")
+    said = error_of(capsys, ["board", "add", str(bad), "--runs", str(tmp_path / "mine")])
+    assert "other test images or labels than" in said and contents(tmp_path / "mine") == before
+
+
+def test_a_folder_is_a_bundle_too_and_its_links_are_not_followed(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    with zipfile.ZipFile(bundle) as file:
+        file.extractall(folder)
+    assert cli.run(["board", "add", str(folder), "--runs", str(tmp_path / "one")]) == 0
+    (tmp_path / "secret").write_bytes((folder / "records.jsonl").read_bytes())
+    (folder / "records.jsonl").unlink()
+    (folder / "records.jsonl").symlink_to(tmp_path / "secret")
+    assert "a link is not followed" in error_of(capsys, ["board", "add", str(folder), "--runs", str(tmp_path / "two")])
+
+
+def test_what_is_no_bundle_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no file or folder" in error_of(capsys, ["board", "add", str(tmp_path / "none")])
+    (tmp_path / "x").write_text("hello")
+    assert "no folder and no zip file" in error_of(capsys, ["board", "add", str(tmp_path / "x")])
+
+
+# --- commands, and the paper
+
+
+@pytest.mark.parametrize(
+    ("method", "sets"),
+    [
+        ("sofclr", ("adversary.weight=0.3",)),
+        ("byol+adversary:0.3", ()),
+        ("erm", ("train.lr=0.01",)),
+        ("ce", ("probe.kind=knn",)),
+    ],
+)
+def test_a_rows_command_means_its_runs(method: str, sets: tuple[str, ...]) -> None:
+    import shlex
+
+    from fairssl.plan.request import Request
+    from fairssl.plan.resolve import resolve
+
+    spec = small.run_of(method, sets).spec
+    words = shlex.split(command_of(spec.model_dump(mode="json"), method, (0,)))
+    assert words[:2] == ["fairssl", "bench"]
+    given: dict[str, list[str]] = {}
+    for flag, value in zip(words[2::2], words[3::2], strict=True):
+        given.setdefault(flag, []).append(value)
+    request = Request(
+        methods=given["--method"],
+        datasets=given["--dataset"],
+        targets=given["--target"],
+        attributes=given["--attr"],
+        seeds=1,
+        encoder=given["--encoder"][0],
+        epochs=int(given["--epochs"][0]),
+        image_size=int(given["--image-size"][0]),
+        batch_size=int(given["--batch-size"][0]),
+        annotated=float(given["--annotated"][0]) if "--annotated" in given else None,
+        assignments=given.get("--set"),
+    )
+    assert resolve(request).runs[0].spec.key == spec.key
+
+
+def test_a_spec_that_no_command_gives_has_none() -> None:
+    spec = small.run_of("simclr").spec.model_dump(mode="json")
+    assert command_of({**spec, "train": {**spec["train"], "loop": 1}}, "simclr", (0,)) == ""
+    assert command_of(spec, "nobody's", (0,)) == ""
+
+
+def test_the_papers_tables_are_whole() -> None:
+    rows = paper_rows()
+    assert len(rows) == 86 and all(len(row.cells) == 9 for row in rows)
+    sofclr = next(r for r in rows if (r.table, r.attribute, r.method) == ("celeba_attractive", "male", "sofclr"))
+    assert (sofclr.cells["ED"].mean, sofclr.cells["ED"].sd) == (14.93, 0.22)
+    assert sum(bool(cell.inconsistent) for row in rows for cell in row.cells.values()) == 28
+
+
+def test_our_numbers_beside_the_papers() -> None:
+    """UTKFace, ethnicity: one cell that agrees, one better, one worse, one that the paper has twice, one undefined."""
+    theirs = next(r for r in paper_rows() if (r.table, r.attribute, r.method) == ("utkface", "ethnicity", "simclr+ccl"))
+    from test_board import record, spec
+
+    shift = {"Acc": 0.2, "ED": -9.0, "EO": 9.0}
+    values: dict[str, float | None] = {
+        s: (c.mean + shift.get(s, 0.0)) / (100 if s in ("Acc", "ED", "EO", "DP") else 1)
+        for s, c in theirs.cells.items()
+    }
+    values["GAUC"] = None
+    (table,) = build([record(spec("simclr+ccl", seed), values) for seed in range(2)])
+    found = {c.metric: c for c in compare_with_paper([table])}
+    assert {s: found[s].verdict for s in ("Acc", "ED", "EO", "GAUC", "WD", "KL", "IntraAUC")} == {
+        "Acc": "agree",
+        "ED": "better",
+        "EO": "worse",
+        "GAUC": "not comparable",
+        "WD": "not comparable",
+        "KL": "not comparable",
+        "IntraAUC": "agree",
+    }
+    assert found["WD"].reason.startswith("the paper's value is inconsistent: identical to the SoFCLR row")
+    assert found["Acc"].tolerance == pytest.approx(max(1.0, 2 * (theirs.cells["Acc"].sd or 0)))
+
+
+def test_the_command_compares(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["board", "compare", str(runs), "--paper"]) == 0
+    assert "no row of" in capsys.readouterr().out
+    assert "name what to compare with" in error_of(capsys, ["board", "compare", str(runs)])
+
+
+# --- as a user's processes
+
+
+@pytest.mark.slow
+def test_the_whole_way_through_processes(tmp_path: Path) -> None:
+    scored.fill(tmp_path / "runs", ("simclr", "sofclr"), seeds=2)
+    env = {**os.environ, "COLUMNS": "80", "FORCE_COLOR": "1"}
+
+    def fairssl(*words: str) -> subprocess.CompletedProcess[str]:
+        call = [sys.executable, "-m", "fairssl", *words]
+        return subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+
+    assert fairssl("board", "build", "runs", "--out", "b").returncode == 0
+    assert fairssl("board", "verify", "b").returncode == 0
+    assert fairssl("board", "export", "runs", "--out", "b.zip").returncode == 0
+    assert fairssl("board", "add", "b.zip", "--runs", "theirs").returncode == 0
+    assert fairssl("board", "build", "theirs", "--out", "c").returncode == 0
+    sorted((tmp_path / "b" / "predictions").iterdir())[0].unlink()
+    done = fairssl("board", "verify", "b")
+    assert done.returncode == 1 and "has no predictions/" in done.stdout and "Traceback" not in done.stderr
+
+
+TINY = ["--seeds", "2", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3"]
+SETS = [word for text in small.SETS for word in ("--set", text)]
+
+
+def test_a_failed_run_is_told_with_path_reason_and_way_out(tmp_path: Path) -> None:
+    """Fault C8: in the table's notes and in --json; through processes. Every run is there, so that none is trained."""
+    store = RunStore(tmp_path / "runs")
+    store.create()
+    ok, bad = small.plan("simclr", seeds=2).runs
+    found = scored.predictions(ok.spec)
+    store.write_result(scored.record(ok.spec, found), found)
+    trace = "Traceback (most recent call last):\n  File x\nRuntimeError: the disk | broke\n"
+    store.write_result(Record(spec=bad.spec.model_dump(mode="json"), key=bad.spec.key, state="failed", error=trace))
+    call = [
+        sys.executable,
+        "-m",
+        "fairssl",
+        "bench",
+        *TINY,
+        *SETS,
+        "--method",
+        "simclr",
+        "--out",
+        "runs",
+        "--board",
+        "b",
+    ]
+    done = subprocess.run([*call, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    (row,) = json.loads(done.stdout)
+    path = f"runs/results/{bad.spec.key}/record.json"
+    assert row["failures"] == [{"seed": 1, "state": "failed", "reason": "RuntimeError: the disk | broke", "path": path}]
+    assert "--retry-failed" in row["way_out"] and (tmp_path / path).is_file()
+    table = (tmp_path / "runs" / "table.md").read_text()
+    assert f"The whole error is in {path}; the same command with --retry-failed runs it again." in table
+    assert (tmp_path / "b" / "index.html").is_file() and "b/table.md" in done.stderr
+    assert verify(tmp_path / "b").faults == []
+
+
+def test_a_metric_added_between_two_runs_leaves_one_row(
+    tmp_path: Path, more_metrics: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fault A17: the second seed has one metric more than the first, which is computed for it from its predictions."""
+    store = RunStore(tmp_path / "runs")
+    first, second = small.plan("simclr", seeds=2).runs
+    found = scored.predictions(first.spec)
+    store.write_result(scored.record(first.spec, found), found)
+    more_metrics(share)
+    found = scored.predictions(second.spec)
+    store.write_result(scored.record(second.spec, found), found)
+    words = ["bench", *TINY, *SETS, "--method", "simclr", "--out", str(tmp_path / "runs"), "--json"]
+    assert cli.run(words) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["n_seeds"] == 2 and row["TestShare"]["sd"] is not None
+    (table,) = tables_of(tmp_path / "runs")
+    assert len(table.rows) == 1

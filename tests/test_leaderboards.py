@@ -1,0 +1,64 @@
+"""The published boards: made anew from their records, byte for byte; the index and the README show what they hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reference import scored
+
+from fairssl import cli
+from fairssl.board.index import boards_in, grid_of_board, index_of, with_boards
+from fairssl.board.verify import verify
+from fairssl.spec.run import key_of
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "leaderboards"
+BOARDS = boards_in(FOLDER)
+
+
+def test_the_index_and_the_readme_are_what_the_boards_give() -> None:
+    assert (FOLDER / "README.md").read_text(encoding="utf-8") == index_of(FOLDER)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == with_boards(text, FOLDER), "run: fairssl board index leaderboards --readme README.md"
+    assert "<!-- board " in text
+
+
+@pytest.mark.parametrize("board", BOARDS or [None], ids=lambda b: b.name if b else "none")
+def test_a_published_board_is_made_anew_byte_for_byte(board: Path | None) -> None:
+    if board is None:
+        pytest.skip("no board is published yet")
+    found = verify(board)
+    assert found.faults == [] and found.n_records
+
+
+@pytest.mark.parametrize("board", BOARDS or [None], ids=lambda b: b.name if b else "none")
+def test_published_results_keep_their_keys(board: Path | None) -> None:
+    if board is None:
+        pytest.skip("no board is published yet")
+    for line in (board / "records.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        assert key_of(record["spec"]) == record["key"]
+
+
+def test_boards_are_indexed_and_their_tables_put_between_markers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored.fill(tmp_path / "runs", ("simclr",), seeds=2)
+    boards = tmp_path / "boards"
+    assert cli.run(["board", "build", str(tmp_path / "runs"), "--out", str(boards / "mine")]) == 0
+    readme = tmp_path / "README.md"
+    old = "before\n<!-- board mine -->\nold\n<!-- end of board -->\nafter\n<!-- board other -->\nkept\n<!-- end of board -->\n"
+    readme.write_text(old)
+    capsys.readouterr()
+    assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
+    assert str(readme) in capsys.readouterr().out
+    text = readme.read_text()
+    assert "old" not in text and "| simclr |" in text and "kept" in text and text.startswith("before\n")
+    assert grid_of_board(boards / "mine") in text
+    index = (boards / "README.md").read_text()
+    assert "[mine](mine/table.md) | synthfaces: target attractive, attribute male | 2 |" in index
+    assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
+    assert capsys.readouterr().out == "nothing changed\n"
+    assert cli.run(["board", "index", str(tmp_path / "none")]) == 2

@@ -1,0 +1,145 @@
+"""Selection by rule on validation values; the search through a process; test labels change no choice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairssl.selection import Choice, Trial, choose, search_space
+from fairssl.types import UserError
+
+TRIALS = [  # name, accuracy, ED, worst group
+    ("a", 0.80, 0.20, 0.50),
+    ("b", 0.795, 0.10, 0.60),
+    ("c", 0.785, 0.02, 0.55),
+    ("d", 0.70, 0.01, 0.65),
+]
+
+
+def trials(*listed: tuple[str, float | None, float | None, float | None]) -> list[Trial]:
+    return [
+        Trial((("x", name),), {"Acc": acc, "ED": ed, "WorstGroupAcc": worst})
+        for name, acc, ed, worst in listed or TRIALS
+    ]
+
+
+def name(choice: Choice) -> str:
+    return str(dict(choice.trial.setting)["x"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "reference", "chosen"),
+    [
+        ("accuracy", None, "a"),
+        ("worst_group", None, "d"),
+        ("paper", 0.80, "b"),  # at least .79, and of these the least ED
+        ("paper", 0.79, "c"),  # at least .78
+        ("paper", 0.71, "d"),
+        ("constrained:10", None, "b"),
+        ("constrained:2", None, "c"),
+        ("constrained:15.5", None, "b"),
+    ],
+)
+def test_each_rule_takes_the_trial_that_it_says(rule: str, reference: float | None, chosen: str) -> None:
+    choice = choose(rule, trials(), reference)
+    assert name(choice) == chosen and not choice.flag
+    assert name(choose(rule, trials()[::-1], reference)) == chosen  # whatever their order
+    assert choice.to_json() == {"rule": rule, "trials": 4, "chosen": {"x": chosen}}
+
+
+def test_a_rule_that_no_trial_meets_is_flagged() -> None:
+    choice = choose("paper", trials(), 0.9)
+    assert name(choice) == "a" and "within 1 point of the reference's 90.00" in choice.flag
+    choice = choose("constrained:0.5", trials())
+    assert name(choice) == "d" and "ED of at most 0.5" in choice.flag and "flag" in choice.to_json()
+
+
+def test_ties_go_to_the_more_accurate_and_then_to_the_first_setting() -> None:
+    tied = trials(("b", 0.8, 0.1, 0.5), ("a", 0.8, 0.1, 0.5), ("c", 0.79, 0.1, 0.5))
+    assert name(choose("paper", tied, 0.8)) == name(choose("accuracy", tied)) == "a"
+
+
+def test_an_undefined_value_never_wins() -> None:
+    some = trials(("a", 0.8, None, None), ("b", 0.795, 0.3, 0.1), ("c", None, 0.0, 0.9))
+    assert name(choose("paper", some, 0.8)) == "b"
+    assert name(choose("accuracy", some)) == "a"
+    assert name(choose("worst_group", some)) == "c"
+
+
+def test_wrong_rules_are_one_line() -> None:
+    with pytest.raises(UserError, match="unknown --rule 'papr'; did you mean 'paper'"):
+        choose("papr", trials())
+    with pytest.raises(UserError, match="say how large ED may be, in points, as constrained:5"):
+        choose("constrained:many", trials())
+    with pytest.raises(UserError, match="no trial ended well"):
+        choose("accuracy", [])
+    with pytest.raises(UserError, match="needs a reference"):
+        choose("paper", trials())
+
+
+def test_a_composition_is_searched_over_the_papers_rates_and_weights() -> None:
+    space = search_space("byol+adversary")
+    assert space["adversary.weight"] == (0.1, 0.3, 0.5, 0.7, 0.9, 1.0) and space["train.lr"] == (1e-3, 1e-4, 1e-5)
+
+
+PERMUTED = '''
+"""Colored digits whose test labels are permuted."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+from fairssl import kinds
+from fairssl.api import Dataset
+
+Digits = type(kinds.datasets.build("colored_digits", {}))
+
+
+class Permuted(Dataset):
+    """Colored digits; PERMUTE=1 permutes the targets of the test split."""
+
+    card = Digits.card
+
+    def inspect(self, root):
+        return kinds.datasets.build("colored_digits", {}).inspect(root)
+
+    def load(self, root, target, attribute, image_size, split_seed=0, progress=None):
+        found = kinds.datasets.build("colored_digits", {}).load(root, target, attribute, image_size, split_seed)
+        if os.environ.get("PERMUTE"):
+            mixed = np.random.default_rng(0).permutation(found.test.target)
+            found = replace(found, test=replace(found.test, target=mixed))
+        return found
+'''
+
+
+@pytest.mark.slow
+def test_permuting_the_test_labels_changes_no_choice(tmp_path: Path) -> None:
+    """The whole search through the command line, twice."""
+    from reference.plugin_package import write_package
+
+    write_package(tmp_path / "site", "strange", {"datasets/permuted.py": PERMUTED})
+    words = ["tune", "--method", "simclr,sofclr", "--dataset", "permuted", "--rule", "paper", "--trials", "3", "--json"]
+    words += ["--tune-seeds", "5,", "--seeds", "2", "--epochs", "1", "--set", "encoder.width=4", "--workers", "1"]
+
+    def search(out: str, **env: str) -> dict[str, Any]:
+        call = [sys.executable, "-m", "fairssl", *words, "--out", out]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "site"), **env}
+        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    plain, permuted = search("a"), search("b", PERMUTE="1")
+    assert plain["choices"] == permuted["choices"] and len(plain["choices"]) == 2
+    assert plain["rows"] != permuted["rows"]
+    assert {choice["trials"] for choice in plain["choices"]} == {3}
+    assert all(row["n_seeds"] == 2 for row in plain["rows"])
+    records = [json.loads(p.read_text()) for p in (tmp_path / "a" / "results").glob("*/selection.json")]
+    assert len(records) == 4 and all(record["rule"] == "paper" for record in records)
+    assert search("a") == plain  # all from the store
