@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fairssl.execute.reporting import Reporter
 
 SECONDS_TO_CONNECT = 30.0  # that a logger's server has to answer before anything is trained
-SECONDS_TO_CLOSE = 30.0  # that a training waits at its end for a logger to write what it still has
+SECONDS_TO_CLOSE = 60.0  # that a training waits at its end for a logger to write what it still has
 
 
 class Logger(Protocol):

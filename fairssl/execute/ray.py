@@ -93,7 +93,7 @@ def _answers(address: str, log: Reporter) -> bool:
     """
     named = f"RAY_ADDRESS={address}" if "RAY_ADDRESS" in os.environ else "the address that Ray left on this machine"
     log.overall(f"looking for a Ray cluster, {SECONDS_TO_CONNECT:.0f} s at most", 0, 0)
-    call = [sys.executable, "-c", _ASK, address, json.dumps(_QUIET)]
+    call = [sys.executable, "-P", "-c", _ASK, address, json.dumps(_QUIET)]
     try:
         done = subprocess.run(
             call, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_TO_CONNECT, errors="replace"
