@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairssl import distributed
-from fairssl.types import Batch, Terms
+from fairssl.types import Batch, Terms, joined
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
 
@@ -89,7 +89,7 @@ def nt_xent(views: Sequence[Tensor], temperature: float, group: Tensor | None = 
     positive among them; the mean over the 2B views. With `group` (B,) the sum runs over the views of images of the
     anchor's own group only, so that an anchor alone in its group has loss 0.
     """
-    z = normalize(torch.cat(list(views)))
+    z = normalize(joined(views))
     n = len(z) // 2
     similarity = z @ z.T / temperature
     excluded = torch.eye(2 * n, dtype=torch.bool, device=z.device)
@@ -191,5 +191,5 @@ def ema_update(target: nn.Module, online: nn.Module, rate: Tensor | float) -> No
     ours, theirs = ([pair[i] for pair in floats] for i in (0, 1))
     torch._foreach_mul_(ours, rate)
     torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - rate))
-    for a, b in others:
-        a.copy_(b)
+    if others:
+        torch._foreach_copy_([a for a, _ in others], [b for _, b in others])

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from fairssl.execute.jobs import Job
 from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
+from fairssl.execute.processes import run_eagerly
 from fairssl.execute.reporting import Reporter, SilentReporter, report_ended
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.worker import DEATHS, Worker, WorkerBroken, write_lost
+from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken, write_lost
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
@@ -168,12 +169,14 @@ class _RayLoop:
         except errors.RayError as error:
             self.on_task_lost(job, error)
             return
+        if isinstance(outcome, dict) and "note" in outcome:
+            self.log.note(outcome["note"])
         if outcome == "unseen":
             self._submit_under_claim(job)
         elif outcome == "claimed":
             self._submit_later(job)
         else:
-            on_other_disk = isinstance(outcome, dict)
+            on_other_disk = isinstance(outcome, dict) and "results" in outcome
             if on_other_disk:
                 _unpack(outcome, self.store, job)
             self._take_records(job, on_other_disk)
@@ -232,7 +235,7 @@ def _ray_job(
     """What a Ray task does. `alone`: the caller holds the claim, and gets the files of the runs back.
 
     Else it gives back one word. `done`; `claimed`: another process is at the job; `broken`: done up to a run that took the
-    GPU with it; `unseen`: nothing was done, this node does not see the runs folder.
+    GPU with it; `unseen`: nothing was done, this node does not see the runs folder. Or a `note` for the user: done eagerly.
     """
     stop = GracefulStop()
     with stop.listening():
@@ -240,18 +243,31 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
+                store = RunStore(root)
                 try:
-                    return "claimed" if Worker(RunStore(root), settings, SilentReporter(), stop).run([job]) else "done"
+                    return "claimed" if Worker(store, settings, SilentReporter(), stop).run([job]) else "done"
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
                 except WorkerBroken:  # Ray ends a process after a task with a GPU
                     return "broken"
+                run_eagerly(key, [job], store, settings, SilentReporter(), stop)
+                return {"note": note}
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.create()
                 _put(store.pretrain_dir(job.key), pretrained)
-                with suppress(WorkerBroken):
+                key = note = ""
+                try:
                     Worker(store, settings, SilentReporter(), stop).run([job])
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
+                except WorkerBroken:
+                    pass
+                if key:
+                    run_eagerly(key, [job], store, settings, SilentReporter(), stop)
                 results = {run.spec.key: _packed(store, "results", run.spec.key) for run in job.runs}
-                return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                found = {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                return {**found, "note": note} if note else found
         except Stopped as error:
             raise KeyboardInterrupt from error
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.execute.jobs import Job
-from fairssl.execute.local import POLL_SECONDS, run_here
+from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
+from fairssl.execute.processes import run_here_if_possible
 from fairssl.execute.reporting import Reporter, report_ended
 from fairssl.execute.signals import GracefulStop
 from fairssl.execute.worker import DEATHS, write_lost
@@ -142,7 +143,7 @@ class _SlurmWalk:
         try:
             with stop.listening(preempt):
                 store, log = RunStore(self.root), LineReporter()
-                run_here(self.jobs, store, self.settings, log, stop, wait=False, n_workers=self.n_workers)
+                run_here_if_possible(self.jobs, store, self.settings, log, stop, False, self.n_workers)
         except (Stopped, KeyboardInterrupt):
             if stop.signal != preempt:
                 raise SystemExit(stop.exit_code) from None

@@ -94,9 +94,9 @@ def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
 
 def make_optimizer(kind: str, parameters: list[nn.Parameter], lr: Tensor, weight_decay: float) -> torch.optim.Optimizer:
     """Adam or plain SGD on the device of `lr` (0-d), which the optimiser reads anew at each step and never on the host."""
-    on_gpu = lr.device.type == "cuda"
     if kind == "sgd":  # unless fused, it reads the learning rate back
-        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, fused=on_gpu)
+        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    on_gpu = lr.device.type == "cuda"
     adam = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
     adam._warned_capturable_if_run_uncaptured = True  # the warm-up is, and means it
     return adam

@@ -16,34 +16,36 @@ import torch
 from torch import Tensor, nn
 
 from fairssl import distributed
-from fairssl.data.augment import augmentation, random_numbers, repeated
+from fairssl.data.augment import augmentation, random_numbers
 from fairssl.data.device import DeviceSplit
 from fairssl.nn import at_least_float32, in_network_precision, networks_in_bf16
 from fairssl.parts import Part
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
+from fairssl.train.batch_counts import BatchCounts
 from fairssl.train.build import make_optimizer
 from fairssl.train.model import Model
-from fairssl.types import Batch, Terms
+from fairssl.types import Batch, Chunks, Terms, joined
 
 Index = Mapping[str, Tensor]  # stream -> (B,) int64 positions in the training split
 Images = Mapping[str, Tensor]  # stream -> uint8 (B, C, H, W), where images do not lie on the device
 
 
 class TrainStep:
-    """A step of one run, and everything it reads and changes: the model, both optimisers, learning rates, generators.
+    """A step of one run, and everything it reads and changes: the model, both optimisers, learning rates, generators."""
 
-    `loss_became_infinite_at` is a 0-d tensor, the first step whose primal loss was not finite, -1 while there is none.
-    """
-
-    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int) -> None:
+    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int, eager: bool = False) -> None:
         self.config, self.data, self.model, self.n_steps = spec.train, data, model, n_steps
         device = data.device
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
         self.n_views = max(part.n_views for part in model.parts.values())
         # Does a part need everybody's pixels, or is it enough to augment the rows that are encoded here?
         self.joint_views = any("views" in part.sees or changes_views(part) for part in model.parts.values())
-        self.augment = augmentation(spec.data.image_size, self.config, device)
+        self.seen = {
+            stream: {label for part in model.parts.values() if stream in part.streams for label in part.sees}
+            for stream in spec.method.streams
+        }
+        self.augment = augmentation(spec.data.image_size, self.config, compiled=device.type == "cuda" and not eager)
         self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
 
         self.dual = [p for part in model.parts.values() for p in part.dual_parameters()]
@@ -58,7 +60,10 @@ class TrainStep:
                 self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay
             )
         self.step_count = torch.zeros((), dtype=torch.float64, device=device)
-        self.loss_became_infinite_at = torch.full((), -1.0, dtype=torch.float64, device=device)
+        self.following = [part for part in model.parts.values() if type(part).after_step is not Part.after_step]
+        self.counts_steps = bool(self.following) or self.config.schedule != "constant"  # else nobody asks
+        self.batch_counts = BatchCounts(model.modules().values())
+        self.one = torch.ones((), device=device)
 
     @property
     def capturable(self) -> bool:
@@ -74,38 +79,37 @@ class TrainStep:
         if dual is not None:
             log["dual_skipped"] = self._move_dual(dual_gradients)
         self._move_primal(gradients)
-        self.loss_became_infinite_at.copy_(
-            torch.where(
-                (self.loss_became_infinite_at < 0) & ~primal.detach().isfinite(),
-                self.step_count,
-                self.loss_became_infinite_at,
-            )
-        )
-        self.step_count += 1
-        progress = (self.step_count / self.n_steps).float()
-        with torch.no_grad():
-            for part in self.model.parts.values():
-                part.after_step(self.model.encoder, progress)
+        if self.counts_steps:
+            self.step_count += 1
+        if self.following:
+            progress = (self.step_count / self.n_steps).float()
+            with torch.no_grad():
+                for part in self.following:
+                    part.after_step(self.model.encoder, progress)
         return {"loss": primal.detach(), **log}
 
     def draw(self, index: Index, images: Images | None = None) -> dict[str, Batch]:
         """A batch per stream: gathered and augmented where the images lie; nothing is encoded yet.
 
         Of several processes each draws the same random numbers; unless a part looks at the views, it makes only those
-        that it encodes.
+        that it encodes. A label that no part of a stream may see is not there.
         """
         batches = {}
         for name, at in index.items():
             found = self.data.images.index_select(0, at) if images is None else images[name]
             n = self.n_views * len(at)
             rows = slice(0, n) if self.joint_views else distributed.shard_rows(n)
-            u = {key: value[..., rows] for key, value in random_numbers(n, self.config, self.gen).items()}
-            pixels = self.augment(repeated(found, self.n_views, rows), u)
+            u = random_numbers(n, self.config, self.gen)
+            if rows != slice(0, n):
+                found = found.index_select(0, torch.arange(rows.start, rows.stop, device=found.device) % len(at))
+                u = {key: value[..., rows] for key, value in u.items()}
+            pixels = self.augment(found, u)
+            seen = self.seen[name]
             batches[name] = Batch(
-                views=list(pixels.chunk(self.n_views)) if rows == slice(0, n) else [pixels],
+                views=Chunks(pixels, self.n_views) if rows == slice(0, n) else [pixels],
                 index=at,
-                target=self.data.target.index_select(0, at),
-                group=self.data.group.index_select(0, at),
+                target=self.data.target.index_select(0, at) if "target" in seen else None,
+                group=self.data.group.index_select(0, at) if "group" in seen else None,
             )
         for part in self.model.parts.values():
             for name in part.streams:
@@ -125,12 +129,12 @@ class TrainStep:
         n_rows = {name: self.n_views * len(batch.index) for name, batch in batches.items()}
         pixels = {}
         for name, batch in batches.items():
-            x = torch.cat(batch.views).contiguous(memory_format=torch.channels_last)
+            x = joined(batch.views).contiguous(memory_format=torch.channels_last)
             pixels[name] = distributed.shard(x) if self.joint_views else x
         with in_network_precision(self.data.device):
             if self.config.join_streams:
-                joined = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
-                found = dict(zip(pixels, joined.split([len(x) for x in pixels.values()]), strict=True))
+                together = distributed.sharded_forward(encoder, torch.cat(list(pixels.values())))
+                found = dict(zip(pixels, together.split([len(x) for x in pixels.values()]), strict=True))
             else:
                 found = {name: distributed.sharded_forward(encoder, x) for name, x in pixels.items()}
             features = {
@@ -140,8 +144,8 @@ class TrainStep:
         return {
             name: replace(
                 batch,
-                h=list(features[name].chunk(self.n_views)),
-                f=list(represented[name].chunk(self.n_views)),
+                h=Chunks(features[name], self.n_views),
+                f=Chunks(represented[name], self.n_views),
                 project=_once(self._projected),
             )
             for name, batch in batches.items()
@@ -162,18 +166,18 @@ class TrainStep:
         for name, part in self.model.parts.items():
             found: Terms = part({stream: visible_to(batches[stream], part) for stream in part.streams})
             weight = self.weights.get(name, 1.0)
-            primal += [weight * value for value in found.primal.values()]
+            primal += [value if weight == 1 else weight * value for value in found.primal.values()]
             dual += list(found.dual.values())
             for value in (found.primal, found.dual, found.log):
                 log.update({f"{name}.{key}": v.detach() for key, v in value.items()})
-        return torch.stack(primal).sum(), torch.stack(dual).sum() if dual else None, log
+        return total(primal), total(dual) if dual else None, log
 
     def differentiate(
         self, drawn: dict[str, Batch]
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], list[Tensor | None], list[Tensor | None]]:
         """Both total losses and the log as `terms` gives them, then the gradients of `primal` and of `dual` parameters,
         all of the whole batch, also where several processes share it."""
-        with networks_in_bf16(self.config.precision == "bf16"):
+        with networks_in_bf16(self.config.precision == "bf16"), self.batch_counts.together():
             primal, dual, log = self.terms(self.encode(drawn))
         found = torch.autograd.grad(primal, self.primal, allow_unused=True, retain_graph=dual is not None)
         moved = self.primal
@@ -198,17 +202,23 @@ class TrainStep:
     def _move_dual(self, gradients: list[Tensor | None]) -> Tensor:
         """Step the dual optimiser unless a gradient is not finite; 1 if the step was left out, 0 if not.
 
-        An infinite gradient must not reach the discriminator's weights, or the next step would poison the encoder.
+        An infinite gradient must not reach the discriminator's weights, or the next step would poison the encoder. A step
+        that is left out moves nothing, weight decay and the optimiser's own state included.
         """
-        finite = torch.stack([g.isfinite().all() for g in gradients if g is not None]).all()
+        found = []
         for parameter, gradient in zip(self.dual, gradients, strict=True):
-            parameter.grad = None if gradient is None else laid_out_as(parameter, torch.where(finite, gradient, 0.0))
-        before = [p.detach().clone() for p in self.dual]
+            parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
+            found += [] if parameter.grad is None else [parameter.grad]
+        skipped = torch.zeros_like(self.one)
+        torch._amp_foreach_non_finite_check_and_unscale_(found, skipped, self.one)  # as torch.amp.GradScaler does
+        self.optimizers["dual"].found_inf = skipped  # type: ignore[attr-defined]
         self.optimizers["dual"].step()
-        with torch.no_grad():  # a skipped step moves nothing, weight decay and momentum included
-            for parameter, old in zip(self.dual, before, strict=True):
-                parameter.copy_(torch.where(finite, parameter, old))
-        return (~finite).float()
+        return skipped
+
+
+def total(terms: list[Tensor]) -> Tensor:
+    """0-d tensors -> their sum."""
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
 
 
 def changes_views(part: Part) -> bool:
