@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from test_launch import TINY
+
+from fairssl.cli import application
+from fairssl.cli._paths import parse_path
 
 FAIRSSL = [sys.executable, "-m", "fairssl"]
 COMMANDS = {
@@ -64,7 +71,7 @@ def test_a_mistake_keeps_its_code_where_nobody_can_read_it(folder: Path) -> None
 @pytest.mark.slow
 def test_a_grid_in_workers_is_done_where_stderr_takes_nothing(folder: Path) -> None:
     words = ["bench", *TINY, "--method", "simclr", "--seeds", "2", "--workers", "2", "--out", "out"]
-    assert b"| simclr |" in shell(folder, words, "2>/dev/full").stdout
+    assert b"| simclr " in shell(folder, words, "2>/dev/full").stdout
 
 
 @pytest.mark.slow
@@ -93,7 +100,7 @@ def test_force_color_turns_no_piped_output_into_a_terminal_table(folder: Path) -
     env = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "CLICOLOR_FORCE": "1", "PY_COLORS": "1"}
     plain = shell(folder, words)
     coloured = shell(folder, words, **env)
-    assert coloured.stdout == plain.stdout and b"\n| simclr | " in plain.stdout
+    assert coloured.stdout == plain.stdout and b"\n| simclr " in plain.stdout
     for more in (["bench", *words[1:], "--json"], ["list", "--json"], ["score", "predictions.csv"], ["--help"]):
         assert b"\x1b" not in shell(folder, more, **env).stdout
 
@@ -105,12 +112,14 @@ def test_force_color_turns_no_piped_output_into_a_terminal_table(folder: Path) -
         ["score", "~/here/predictions.csv"],
         ["new", "metric", "gap", "--into=~/here"],
         ["data", "list", "--data-dir=~/here"],
+        ["show", "grid", "~/here/one.toml"],
     ],
 )
 def test_a_path_may_start_at_home(words: list[str], tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()
     (home / "here").mkdir(parents=True)
+    (home / "here" / "one.toml").write_text('methods = ["simclr"]\n')
     (home / "here" / "predictions.csv").write_text("target,score,group\n0,0.2,a\n1,0.8,b\n", encoding="utf-8")
     shell(work, words, HOME=str(home))
     assert not list(work.iterdir())
@@ -137,6 +146,10 @@ def test_bench_and_board_write_to_a_folder_at_home(tmp_path: Path) -> None:
         (["data", "list", "--data-dir="], "'--data-dir': the path is empty"),
         (["board", "build", "--out= "], "'--out': the path is empty"),
         (["score", ""], "the path is empty"),
+        (["tune", "--method", "simclr", "--out="], "'--out': the path is empty"),
+        (["plot", "pareto", "~nobody_at_all"], "that home folder is not known"),
+        (["check", "dataset", "utkface", "--data-dir="], "'--data-dir': the path is empty"),
+        (["bench", "--grid=~nobody_at_all/a.toml"], "that home folder is not known"),
         (["bench", "--out=~nobody_at_all/runs"], "'~nobody_at_all/runs': that home folder is not known"),
         (["bench", "--out=."], "--out is the current folder itself"),
     ],
@@ -144,3 +157,24 @@ def test_bench_and_board_write_to_a_folder_at_home(tmp_path: Path) -> None:
 def test_no_path_at_all_and_nobodys_home_are_one_line(words: list[str], message: str, folder: Path) -> None:
     err = shell(folder, words, code=2).stderr.decode()
     assert message in err and err.count("\n") == 1
+
+
+def _functions(app: typer.Typer) -> Iterator[Callable[..., Any]]:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        yield command.callback
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from _functions(group.typer_instance)
+
+
+def test_every_path_of_every_command_is_read_by_one_parser() -> None:
+    """What is written as `~` or left empty is understood alike by all, also by commands that are added later."""
+    parsers = {
+        f"{function.__module__}.{function.__name__} {name}": parameter.default.parser
+        for function in _functions(application())
+        for name, parameter in inspect.signature(function).parameters.items()
+        if "Path" in str(parameter.annotation)
+    }
+    assert len(parsers) > 20 and "fairssl.cli.bench.bench out" in parsers
+    assert [name for name, parser in parsers.items() if parser is not parse_path] == []

@@ -139,7 +139,7 @@ def test_a_notebook_shows_progress_and_the_table(notebook: Notebook, tmp_path: P
     assert len({m["content"]["transient"]["display_id"] for m in messages if "display_data" in m["msg_type"]}) == 1
     assert "simclr synthfaces/attractive/male seed 0: Acc" in streams(messages, "stderr")
     (result,) = (m["content"]["data"] for m in messages if m["msg_type"] == "execute_result")
-    assert "\n| simclr | " in result["text/markdown"]
+    assert "\n| simclr " in result["text/markdown"]
     assert notebook.run("print(changed(before, process_state()))") == "[]\n"
 
 
