@@ -1,4 +1,4 @@
-"""What this process may use of its machine."""
+"""What this process may use of its machine, and paths as users write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import os
 from functools import cache
 from pathlib import Path
+
+from fairssl.types import UserError
 
 
 def eager_asked() -> bool:
@@ -27,3 +29,13 @@ def _quota() -> int | None:
         return math.ceil(int(quota) / int(period))
     except (OSError, ValueError):  # "max", or another system
         return None
+
+
+def user_path(text: str | Path) -> Path:
+    """A path as a user wrote it, with `~` as their home. Nothing at all, or the home of nobody: `UserError`."""
+    if not str(text).strip():
+        raise UserError("the path is empty; name a file or folder")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{str(text)!r}: that home folder is not known; write the path in full") from error

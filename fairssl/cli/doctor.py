@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -35,6 +36,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print one object.
         "plugin_interface": registry.INTERFACE,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "file_locks": importlib.util.find_spec("fcntl") is not None,
         **_requirements(),
         **_devices(),
         "datasets": _datasets(),
@@ -173,6 +175,8 @@ def _problems(found: dict[str, Any]) -> list[str]:
             problems.append(f"{name} is not installed: pip install '{name}>={low}'" if low else f"{name} is missing")
         elif low and _numbers(version) < _numbers(low):
             problems.append(f"{name} {version} is older than {low}: pip install -U {name}")
+    if not found["file_locks"]:
+        problems.append("no file locks: bench and status need Linux or macOS; on Windows, use WSL")
     if found["torch_fault"]:
         problems.append(f"torch does not import: {found['torch_fault']}")
     problems += [
