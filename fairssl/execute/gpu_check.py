@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
+from typing import Any
 
 import torch
 
@@ -130,7 +131,7 @@ def _doubts(found: GPUCheck, device: torch.device) -> Iterator[str]:
 def _spec(size: int, batch: int, encoder: str) -> RunSpec:
     """A run of more epochs than are timed."""
     sets = ("train.precision=bf16",)
-    loop = {"epochs": 100_000, "image_size": size, "batch_size": batch}
+    loop: dict[str, Any] = {"epochs": 100_000, "image_size": size, "batch_size": batch}
     request = Request((METHOD,), ("synthfaces",), seeds=1, encoder=encoder, assignments=sets, **loop)
     return resolve(request).runs[0].spec
 
