@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from fairssl.cli import run
 from fairssl.data.augment import augment, augmentation, random_numbers
 from fairssl.data.device import place
+from fairssl.evaluate.embed import embed_splits
 from fairssl.plan.request import Request
 from fairssl.plan.resolve import resolve
 from fairssl.spec.config import TrainConfig
@@ -163,6 +164,20 @@ def test_the_gpu_follows_the_cpu() -> None:
         assert (a is None) == (b is None)
         if a is not None and b is not None:
             assert torch.allclose(a, b.cpu(), rtol=1e-2, atol=1e-4)
+
+
+def test_features_are_those_of_the_cpu_and_every_batch_has_one_size() -> None:
+    """A last batch is filled up, so that nothing is planned for its size."""
+    one = trainer(spec_of("simclr"), eager=True)
+    splits, sizes = small.splits(one.spec), []
+    one.model.encoder.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    found = embed_splits(one.model, splits)
+    assert set(sizes) == {256} and [len(f) for f in found.values()] == [
+        *map(len, (splits.train, splits.val, splits.test))
+    ]
+    here = embed_splits(small.trainer(one.spec).model, splits)
+    for name, f in here.items():
+        assert torch.allclose(f, found[name].cpu(), rtol=1e-3, atol=1e-4)
 
 
 def test_images_that_leave_no_room_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
