@@ -97,10 +97,16 @@ def ok_record(
 
 
 def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
-    """How many test images are left out, and the class that all predictions are of, if they are of one."""
+    """How many test images are left out, the class that all predictions are of, if they are of one, and whether the encoder
+    tells images apart."""
     only = scoring.one_class(found.outcome)
-    unknown = {"n_unknown": len(data.splits.test) - len(found.known)}
-    return unknown if only is None else {**unknown, "one_class": only}
+    return {
+        "n_unknown": len(data.splits.test) - len(found.known),
+        **({} if only is None else {"one_class": only}),
+        "feature_sd": found.spread.feature_sd,
+        "effective_rank": found.spread.effective_rank,
+        "collapsed": found.spread.collapsed,
+    }
 
 
 def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from reference import small
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 
 from fairssl.evaluate.embed import embed, filled
 from fairssl.evaluate.leakage import leakage
@@ -118,6 +121,36 @@ def test_leakage_finds_a_group_that_is_there_and_not_one_that_is_not() -> None:
     assert found["accuracy"] == 1.0 and found["chance"] == 0.5
     blind = leakage(noise[:2000], group[:2000], noise[2000:], group[2000:])
     assert abs(blind["balanced_accuracy"] - 0.5) < 0.05  # three standard errors of 1000 coins
+
+
+def test_the_perceptron_finds_a_group_that_no_line_tells_apart_as_scikit_learns_does() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, 6)).astype(np.float32) * np.logspace(-1, 2, 6, dtype=np.float32) + 3
+    group = ((x[:, 0] > 3) ^ (x[:, 1] > 3)).astype(np.int64)  # exclusive or
+    group[::7] = -1  # unknown
+    found = leakage(torch.from_numpy(x[:3000]), group[:3000], torch.from_numpy(x[3000:]), group[3000:])
+    assert abs(found["balanced_accuracy"] - 0.5) < 0.06 and found["mlp_balanced_accuracy"] > 0.93
+    scale = (x - x[:3000].mean(0)) / x[:3000].std(0)
+    theirs = MLPClassifier((256,), alpha=0, batch_size=256, max_iter=40, random_state=0, early_stopping=False)
+    known = group >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it stops at max_iter, as ours does
+        theirs.fit(scale[:3000][known[:3000]], group[:3000][known[:3000]])
+    accuracy = theirs.score(scale[3000:][known[3000:]], group[3000:][known[3000:]])
+    assert found["mlp_accuracy"] == pytest.approx(accuracy, abs=0.03)
+
+
+def test_the_perceptron_is_at_chance_on_noise_takes_absent_groups_and_depends_on_its_seed_alone() -> None:
+    rng = np.random.default_rng(2)
+    noise, group = torch.from_numpy(rng.normal(size=(2000, 5))).float(), rng.integers(0, 2, 2000)
+    once, again, other = (leakage(noise[:1000], group[:1000], noise[1000:], group[1000:], seed) for seed in (0, 0, 1))
+    assert abs(once["mlp_balanced_accuracy"] - 0.5) < 0.06
+    assert once == again and once["mlp_accuracy"] != other["mlp_accuracy"] and once["accuracy"] == other["accuracy"]
+    codes = np.array([0, 2, 4])[np.arange(90) % 3]  # of five groups two are absent
+    told = torch.eye(5)[codes]
+    assert leakage(told, codes, told, codes)["mlp_accuracy"] == 1.0
+    shifted = leakage(100 * noise[:1000] + 7, group[:1000], 100 * noise[1000:] + 7, group[1000:])
+    assert shifted["mlp_accuracy"] == pytest.approx(once["mlp_accuracy"], abs=0.02)  # it standardises
 
 
 def test_leakage_passes_over_unknown_groups_and_says_when_there_is_one_group() -> None:

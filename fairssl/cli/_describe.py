@@ -95,7 +95,13 @@ def _encoder(name: str) -> dict[str, Any]:
     spec = encoder_spec(name, {})
     about = _about("encoder", spec.name)
     found = parameters(kinds.encoders.get(spec.name), "encoder")
-    return {**about, "name": name, "parameters": [{**row, "default": spec.params[row["name"]]} for row in found]}
+    used = _used(kinds.encoders, spec)
+    return {**about, "name": name, "parameters": [{**row, "default": used[row["name"]]} for row in found]}
+
+
+def _used(kind: Any, part: Any) -> dict[str, Any]:
+    """The parameters of a part that is used, with those that its key leaves out at their defaults."""
+    return {**kind.get(part.name).Config.added(), **part.params}
 
 
 def _dataset(name: str) -> dict[str, Any]:
@@ -146,8 +152,8 @@ def _method(name: str) -> dict[str, Any]:
     spec = compose(name, method, {})
     # A composition's facts are nobody's statement; what it sees is read off its parts.
     named = name.rpartition(":")[2] in kinds.methods.offers() or name in method.aliases
-    used = {part.name: part.params for part in (spec.objective, *spec.heads)}
     owners = {spec.objective.name: kinds.objectives, **{head.name: kinds.heads for head in spec.heads}}
+    used = {part.name: _used(owners[part.name], part) for part in (spec.objective, *spec.heads)}
     rows = [
         {**row, "default": used[part][row["name"]]}
         for part, kind in owners.items()
@@ -171,6 +177,7 @@ def _method(name: str) -> dict[str, Any]:
         "probe_params": dict(method.probe_params),
         "versions": {part.name: part.version for part in (spec.objective, *spec.heads)},
         "notes": method.notes or None,
+        "search": {name: list(values) for name, values in method.search.items()},
         "parameters": rows,
     }
 

@@ -60,12 +60,12 @@ def random_numbers(n: int, config: TrainConfig, gen: torch.Generator) -> dict[st
 
 
 def random_crop(u: Mapping[str, Tensor], height: int, width: int, config: TrainConfig) -> Crop:
-    """Random resized crops: area uniform in [crop_min, 1], aspect log-uniform in [3/4, 4/3], as torchvision draws them.
+    """Random resized crops: area uniform in [crop_min, crop_max], aspect log-uniform in [3/4, 4/3], as torchvision draws them.
 
     Ten tries at once; the first that fits is taken, the whole image if none does.
     """
     v = u["crop"].transpose(1, 2)
-    area = height * width * (config.crop_min + v[0] * (1 - config.crop_min))
+    area = height * width * (config.crop_min + v[0] * (config.crop_max - config.crop_min))
     ratio = torch.exp(math.log(3 / 4) + v[1] * (math.log(4 / 3) - math.log(3 / 4)))
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (w <= width) & (h <= height) & (w > 0) & (h > 0)
@@ -253,7 +253,19 @@ class Augmentation:
 def augmentation(size: int, config: TrainConfig, compiled: bool) -> Augmentation:
     """`augment` for one size and recipe, compiled once for all runs of a process that agree in them; where the compiler fails
     it says so and goes on without it."""
-    recipe = ("recipe", "crop_min", "flip", "jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur")
+    recipe = (
+        "recipe",
+        "crop_min",
+        "crop_max",
+        "flip",
+        "jitter",
+        "brightness",
+        "contrast",
+        "saturation",
+        "hue",
+        "gray",
+        "blur",
+    )
     used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
     return _augmentation(size, type(config)(**used), compiled)
 

@@ -19,6 +19,7 @@ from fairssl.scoring import Floor, Interval, bootstrap, check_outcome, noise_flo
 from fairssl.scoring import evaluate as all_metrics
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_after_training
+from fairssl.train.collapse import Spread, spread
 from fairssl.train.model import Model
 from fairssl.types import Embeddings, Outcome, Split, Splits, Value
 
@@ -32,6 +33,7 @@ class Evaluation:
     outcome: Outcome  # of the test split, in its order, the images of known group
     known: np.ndarray  # int64 (n,): their positions in the test split
     leakage: Mapping[str, Any]
+    spread: Spread  # of the training features, as the encoder gives them
     intervals: Mapping[str, Interval]  # over resampled test rows
     noise_floor: Mapping[str, Floor]  # with the groups permuted
 
@@ -42,6 +44,7 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     The model may be another run's that shares the pretraining: its annotated images, its heads that act after training
     and its attribute need not be those of the run to evaluate.
     """
+    found = spread(features["train"])
     features = transformed(spec, model, features, data)
     score = scorer(spec, model, features["train"], data)
     splits = data.splits
@@ -55,7 +58,8 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
         val=all_metrics(val, **how),
         outcome=test,
         known=known,
-        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
+        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group, spec.seed),
+        spread=found,
         intervals=bootstrap(test, **how),
         noise_floor=noise_floor(test, **how),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from fairssl.interfaces import PluginConfig
 from fairssl.spec.keys import canonical
@@ -57,6 +58,8 @@ class TrainConfig(CanonicalModel, PluginConfig):
     """After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place."""
     crop_min: float = Field(0.2, gt=0, le=1)
     """Smallest area of a random resized crop, as a share of the image."""
+    crop_max: float = Field(1.0, gt=0, le=1, json_schema_extra={"added": True})
+    """Largest area of it."""
     flip: float = Field(0.5, ge=0, le=1)
     """Probability that a view is mirrored."""
     jitter: float = Field(0.8, ge=0, le=1)
@@ -77,6 +80,12 @@ class TrainConfig(CanonicalModel, PluginConfig):
     """RandAugment's N: operations per image."""
     rand_magnitude: float = Field(9.0, ge=0, le=30)
     """RandAugment's M: strength of each operation."""
+
+    @model_validator(mode="after")
+    def _crops_have_an_area(self) -> TrainConfig:
+        if self.crop_max < self.crop_min:
+            raise PydanticCustomError("crop", "crop_max is below crop_min ({low}); raise it", {"low": self.crop_min})
+        return self
 
     def batch_of(self, stream: str) -> int:
         """Images that a step takes of a stream that has as many."""

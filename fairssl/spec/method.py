@@ -197,7 +197,10 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         sampler = "shuffle"  # it is the annotated stream's
 
     def seen(label: str) -> Seen:
-        where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
+        where = set[str]()
+        for part in parts:
+            if label in part.sees:
+                where |= (part.streams if part.labelled is None else part.labelled) or {"annotated"}
         if not where:
             return "none"
         return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups

@@ -97,6 +97,7 @@ def _moved(trainer: Trainer, mode: FakeTensorMode) -> tuple[Any, History]:
     step = trainer.step
     moved = [t for module in step.model.modules().values() for t in (*module.parameters(), *module.buffers())]
     moved += [step.lr, step.dual_lr, step.step_count, step.one]
+    moved += [] if step.features is None else [step.features]
     moved += [step.data.images, step.data.target, step.data.group, step.data.annotated]
     for optimizer in step.optimizers.values():
         moved += [value for slots in optimizer.state.values() for value in slots.values() if isinstance(value, Tensor)]

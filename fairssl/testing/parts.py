@@ -59,6 +59,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
             f"sees may hold 'target', 'group' and 'views', not {sorted(part.sees)}"
         )
         assert part.streams <= {"all", "annotated"}, f"streams may hold 'all' and 'annotated', not {part.streams}"
+        labelled = part.streams if part.labelled is None else part.labelled
+        assert labelled <= part.streams, f"labelled holds {sorted(labelled - part.streams)}, which it does not draw"
         assert part.n_views >= 1, f"n_views is {part.n_views}; at least 1"
         if is_head:
             assert part.needs in (None, "embedding", "logits"), f"needs is {part.needs!r}"
@@ -307,8 +309,9 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
 
 
 def _reordered(batch: Batch, order: Tensor) -> Batch:
+    views = [v[order] for v in batch.views]
     target, group = (None if codes is None else codes[order] for codes in (batch.target, batch.group))
-    return Batch([v[order] for v in batch.views], batch.index[order], target, group)
+    return replace(batch, views=views, index=batch.index[order], target=target, group=group)
 
 
 def _check_fit(head: Any, f: Tensor, split: Split) -> None:

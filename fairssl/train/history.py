@@ -14,7 +14,8 @@ class Diverged(RuntimeError):
 
 
 class History:
-    """`rows`: one mapping per finished epoch, with `epoch` and `step` counted from 1, `lr`, and the mean of every term.
+    """`rows`: one mapping per finished epoch, with `epoch` and `step` counted from 1, `lr`, the mean of every term, and the
+    spread of the last step's features (`collapse.Spread`).
     `sums`: term -> float64 sum over the steps of the epoch that is under way, on the device. `n_finite`: how many steps of
     it had a finite loss before one had not, 0-d."""
 

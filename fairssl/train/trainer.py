@@ -29,6 +29,7 @@ from fairssl.spec.run import RunSpec
 from fairssl.spec.unread import unread_in_train
 from fairssl.train import checkpoint
 from fairssl.train.build import build_model, index_streams
+from fairssl.train.collapse import spread
 from fairssl.train.cudagraph import GraphedStep, streams
 from fairssl.train.history import Diverged, History
 from fairssl.train.rng import get_rng_state, preserved, set_rng_state
@@ -264,7 +265,12 @@ class Trainer:
             yield index, images
 
     def _close_epoch(self) -> dict[str, float]:
-        return self.history.close_epoch(self.steps_per_epoch, self.done, self.n_steps, self.step.lr)
+        step = self.step
+        row = self.history.close_epoch(self.steps_per_epoch, self.done, self.n_steps, step.lr)
+        if step.features is not None and step.features.isfinite().all():
+            found = spread(step.features)
+            row |= {"feature_sd": found.feature_sd, "effective_rank": found.effective_rank}
+        return row
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
