@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +15,28 @@ from fairssl.types import UserError
 def eager_asked() -> bool:
     """Whether FAIRSSL_EAGER asks that a GPU's steps be taken eagerly and their augmentation uncompiled, for debugging."""
     return os.environ.get("FAIRSSL_EAGER", "") not in ("", "0")
+
+
+@cache
+def ensure_compiler_cache() -> tempfile.TemporaryDirectory[str] | None:
+    """Let torch's compiler have a folder until this process ends, where the one named by TORCHINDUCTOR_CACHE_DIR cannot be
+    made: torch makes it when an optimiser is first used, compiled or not, and would fail."""
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if not named:
+        return None
+    try:
+        os.makedirs(named, exist_ok=True)
+    except OSError as error:
+        instead = tempfile.TemporaryDirectory(prefix="fairssl-compiler-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = instead.name
+        reason = error.strerror or type(error).__name__
+        print(
+            f"fairssl: warning: TORCHINDUCTOR_CACHE_DIR {named!r} cannot be made ({reason}): what is compiled is kept for this "
+            "process alone; set it to a folder that can be written",
+            file=sys.stderr,
+        )
+        return instead
+    return None
 
 
 @cache
