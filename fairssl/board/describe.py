@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, Column, Row, Table, Value
+from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, Table, Value
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
 
@@ -226,6 +226,11 @@ def _heading(
         yield f"{DOES_NOT_COMPETE}: does not compete for bold, see the notes."
     if any(column.diagnostic for column in columns):
         yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
+    if LEAK_MLP in columns:
+        yield (
+            "Leak (MLP): the same of a perceptron with 256 hidden units, trained for 20 passes over the training features "
+            "by AdamW at 1e-3, weight decay 1e-4, batches of 256, at least 500 and at most 5,000 steps."
+        )
     yield from _tiers(rows)
     yield from _hardware(rows)
 

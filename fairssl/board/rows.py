@@ -16,7 +16,7 @@ from typing import Any
 from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
 from fairssl.board.names import in_paper_order
-from fairssl.board.table import LEAK, Column, Row, Table, Tier, Value
+from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, Table, Tier, Value
 from fairssl.scoring import inside_floor
 from fairssl.scoring.statistics import summarize
 from fairssl.store.record import Record, State, to_json
@@ -89,8 +89,11 @@ class Board:
         ours = _Run(
             key=record.key,
             state=record.state,
-            values={**record.metrics, LEAK.symbol: _leak(record)},
-            reasons={**record.undefined, LEAK.symbol: str((record.leakage or {}).get("reason", "not measured"))},
+            values={**record.metrics, **{symbol: _leak(record, field) for symbol, field in _LEAKAGE.items()}},
+            reasons={
+                **record.undefined,
+                **dict.fromkeys(_LEAKAGE, str((record.leakage or {}).get("reason", "not measured"))),
+            },
             floors=_floors(record),
             error=record.reason,
             environment=to_json({**record.env, "sources": record.sources}),
@@ -135,7 +138,7 @@ class Board:
         runs = dict(sorted(group.runs.items()))
         ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
         method = group.spec["method"]
-        symbols = (*group.columns, LEAK.symbol)
+        symbols = (*group.columns, *_LEAKAGE)
         values = {s: _over_seeds(ok, len(runs), s, group.columns.get(s, LEAK)) for s in symbols}
         label = min(group.labels, key=lambda label: (len(label), label))
         environments: dict[str, tuple[int, ...]] = {}
@@ -167,7 +170,9 @@ def _columns(groups: Sequence[_Group]) -> tuple[tuple[Column, ...], tuple[Column
     """The headline columns in their order with the diagnostics after them, and the other metrics."""
     found = {symbol: column for group in groups for symbol, column in group.columns.items()}
     ordered = sorted(found.values(), key=lambda c: (c.order, c.symbol))
-    return (*(c for c in ordered if c.headline), LEAK), tuple(c for c in ordered if not c.headline)
+    by_mlp = any(run.values[LEAK_MLP.symbol] is not None for group in groups for run in group.runs.values())
+    diagnostics = (LEAK, LEAK_MLP) if by_mlp else (LEAK,)  # records from before have none
+    return (*(c for c in ordered if c.headline), *diagnostics), tuple(c for c in ordered if not c.headline)
 
 
 def build(records: Iterable[Record]) -> list[Table]:
@@ -192,9 +197,12 @@ def _without_seed_and_name(record: Record) -> tuple[int, str, dict[str, Any]]:
     return seed, name, rest
 
 
-def _leak(record: Record) -> float | None:
-    """How well the group is found in the features: mean recall over groups, 1 / G is chance."""
-    found = (record.leakage or {}).get("balanced_accuracy")
+# Column -> what a record's `leakage` calls it: mean recall over groups, of which 1 / G is chance.
+_LEAKAGE = {LEAK.symbol: "balanced_accuracy", LEAK_MLP.symbol: "mlp_balanced_accuracy"}
+
+
+def _leak(record: Record, field: str) -> float | None:
+    found = (record.leakage or {}).get(field)
     return None if found is None else float(found)
 
 

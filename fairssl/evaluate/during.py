@@ -38,7 +38,7 @@ def on_validation(
             if not judge:
                 return {}
             train, val = features["train"], features["val"]
-            found = leakage(train, data.splits.train.group, val, data.splits.val.group)
+            found = leakage(train, data.splits.train.group, val, data.splits.val.group, mlp=False)
             features = transformed(spec, model, features, data)
             score = scorer(spec, model, features["train"], data)
             outcome = outcome_of_split(score, features["val"], data.splits.val, data.splits.groups)

@@ -37,6 +37,12 @@ def unread_in_train(method: MethodSpec, train: TrainConfig) -> frozenset[str]:
     unread: set[str] = set()
     if not any(_has_dual(part) for part in parts):
         unread |= {"dual_lr", "dual_optimizer"}
+    if train.optimizer not in ("sgd", "lars"):
+        unread.add("momentum")
+    if train.optimizer != "lars":
+        unread.add("lars_trust")
+        if train.weight_decay == 0:
+            unread.add("decay_all")
     if "annotated" not in method.streams:
         unread.add("annotated_batch_size")
     if len(method.streams) == 1:
