@@ -129,7 +129,7 @@ def resolve(
                     method=one.spec,
                     data=data,
                     pretrain=trained_on,
-                    annotated=share if reads_annotated(one.spec) else None,
+                    annotated=share if reads_annotated(one.spec, one.probe) else None,
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
@@ -145,9 +145,10 @@ class _Composed:
 
     def __init__(self, text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> None:
         self.method = method
-        self.spec: MethodSpec = compose(text, method, values)
+        spec: MethodSpec = compose(text, method, values)
         probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
-        self.probe = without(probe, unread_in_probe(self.spec, probe))
+        self.probe = without(probe, unread_in_probe(spec, probe))
+        self.spec = spec if probe.thresholds == "none" else spec.model_copy(update={"group": "annotated"})
 
 
 def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:

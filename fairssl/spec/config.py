@@ -127,6 +127,10 @@ class ProbeConfig(CanonicalModel, PluginConfig):
     """knn: how many of the nearest training features vote, by cosine similarity."""
     vote_temperature: float = Field(0.07, gt=0)
     """knn: a neighbour's vote weighs exp(cosine / this)."""
+    thresholds: Literal["none", "odds", "opportunity", "parity"] = Field("none", json_schema_extra={"added": True})
+    """A threshold for each group instead of 0.5, chosen on the annotated training images (Hardt et al. 2016), so that true
+    and false positive rates are equal, or the true positive rates, or the shares of y = 1. Reads the group of every image
+    that is judged."""
 
 
 def check_share(stream: str, batch_size: int, n_devices: int) -> None:

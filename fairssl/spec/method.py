@@ -213,8 +213,12 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         probe=method.probe,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
-        group="annotated" if sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
+        group="annotated" if sampler != "shuffle" or _reads_groups_after_training(method) else seen("group"),
     )
+
+
+def _reads_groups_after_training(method: Method) -> bool:
+    return method.probe == "balanced_head" or method.probe_params.get("thresholds", "none") != "none"
 
 
 def _merge(

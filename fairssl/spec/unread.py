@@ -63,18 +63,19 @@ def unread_in_probe(method: MethodSpec, probe: ProbeConfig) -> frozenset[str]:
         "lbfgs": {"l2"},
         "knn": {"neighbours", "vote_temperature"},
     }
-    everything = set(ProbeConfig.model_fields) - {"version"}
+    everything = set(ProbeConfig.model_fields) - {"version", "thresholds"}
     if method.probe == "own":
         return frozenset(everything)
     return frozenset(everything - {"kind"} - own[probe.kind])
 
 
-def reads_annotated(method: MethodSpec) -> bool:
+def reads_annotated(method: MethodSpec, probe: ProbeConfig) -> bool:
     """Whether the run depends on which images are annotated."""
     heads = [kinds.heads.get(head.name) for head in method.heads]
     parts: Iterable[Any] = [kinds.objectives.get(method.objective.name), *heads]
     return (
         "annotated" in method.streams
+        or probe.thresholds != "none"
         or method.probe in ("annotated_head", "balanced_head")
         or any(part.sees & {"group"} for part in parts)
         or any(not head.streams and head.sees & {"target"} for head in heads)
