@@ -16,7 +16,7 @@ from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import compose, part_spec
+from fairssl.spec.method import compose, encoder_spec
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.trainer import Trainer
@@ -80,7 +80,7 @@ def tiny_spec(method: Method, label: str, **train: Any) -> RunSpec:
             attribute=dataset.card.defaults.attribute,
         ),
         annotated=0.5,
-        encoder=part_spec(kinds.encoders, encoder, {"width": 8}),
+        encoder=encoder_spec(encoder, {"width": 8}),
         train=TrainConfig.model_validate(loop),
         probe=ProbeConfig.model_validate({"epochs": 2}),
         seed=0,

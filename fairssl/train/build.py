@@ -19,18 +19,26 @@ from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import PartSpec, RunSpec
 from fairssl.train.lars import LARS
 from fairssl.train.model import Model
+from fairssl.train.pretrained import load
 from fairssl.types import Context, UserError
 
 
-def build_encoder(spec: RunSpec) -> Encoder:
-    """The encoder of a spec from random weights, a pure function of the spec and the seed."""
+def build_encoder(spec: RunSpec, pretrained: bool = True) -> Encoder:
+    """The encoder of a spec, from random weights or from those that it names: a pure function of the spec and the seed.
+
+    Without `pretrained` from random weights in any case, for a model whose own weights are loaded next.
+    """
     torch.manual_seed(derive_seed("encoder", spec.seed))
-    return kinds.encoders.build(spec.encoder.name, spec.encoder.params, image_shape=_image_shape(spec))
+    encoder = kinds.encoders.build(spec.encoder.name, spec.encoder.params, image_shape=_image_shape(spec))
+    weights = spec.encoder.params.get("weights")
+    if weights and pretrained:
+        load(encoder, weights, bool(spec.encoder.params.get("partial")))
+    return encoder
 
 
-def build_model(spec: RunSpec, data: DeviceSplit, n_groups: int, n_steps: int) -> Model:
+def build_model(spec: RunSpec, data: DeviceSplit, n_groups: int, n_steps: int, pretrained: bool = True) -> Model:
     """Encoder, objective and the heads that take part in training, on the data's device, in training mode."""
-    encoder = build_encoder(spec)
+    encoder = build_encoder(spec, pretrained)
     context = Context(
         encoder=encoder,
         feature_dim=encoder.dim,
