@@ -124,6 +124,7 @@ def bench(
     seeds: int | Iterable[int] | None = None,
     *,
     encoder: str | None = None,
+    weights: Path | str | None = None,
     preset: str | None = None,
     epochs: int | None = None,
     image_size: int | None = None,
@@ -171,6 +172,7 @@ def bench(
         equal_views=equal_views,
         pairs=pairs,
         data_dir=data_dir,
+        weights=weights,
     )
     stop = GracefulStop()
     with preserved_process(), reporter() as log:
@@ -198,14 +200,40 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
     place = torchrun()
     n_devices = options.devices if place is None else place[0]
     if n_devices == 1:  # as nearly always; a mistake is told before torch is loaded
-        return resolve_all(requests, allow_absent, log.stage)
+        plan = resolve_all(requests, allow_absent, log.stage)
+        _try_weights(plan, log)
+        return plan
     from fairssl.execute.jobs import check_devices
     from fairssl.execute.launch import followers_released
 
     with followers_released():
         plan = resolve_all(requests, allow_absent, log.stage)
         check_devices(plan, n_devices)
+        _try_weights(plan, log)
     return plan
+
+
+def _try_weights(plan: Plan, log: Reporter) -> None:
+    """Put each file of weights into its encoder once, so that one that does not fit is refused before anything is trained,
+    and say what was found in it."""
+    if not plan.weights:
+        return
+    import torch
+
+    from fairssl.train.build import build_encoder
+    from fairssl.train.pretrained import load
+
+    tried = set[str]()
+    for run in plan.runs:
+        encoder = run.spec.encoder
+        file = plan.weights.get((encoder.name, str(encoder.params.get("weights"))))
+        if file is None or encoder.canonical_json in tried:
+            continue
+        tried.add(encoder.canonical_json)
+        with torch.random.fork_rng(devices=[]):
+            drawn = build_encoder(run.spec, pretrained=False)
+        found = load(drawn, encoder.params["weights"], bool(encoder.params.get("partial")), file)
+        log.note(f"weights {file}: {found}")
 
 
 def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:

@@ -77,7 +77,7 @@ def load_encoder(runs: Path | str | Any, row: str, seed: int | None = None) -> F
         torch.empty(0), torch.zeros(found.n_train), torch.empty(0), torch.zeros(found.n_annotated, dtype=torch.int64)
     )
     with torch.random.fork_rng(devices=[]):
-        model = build_model(spec, shape, found.n_groups, 0)
+        model = build_model(spec, shape, found.n_groups, 0, pretrained=False)
     saved = store.read_pretrain(found.key)
     assert saved is not None  # `_find` has seen it
     model.load(saved[0])

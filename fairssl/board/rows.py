@@ -16,7 +16,7 @@ from typing import Any
 from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
 from fairssl.board.names import in_paper_order
-from fairssl.board.table import LEAK, Column, Row, SeedStats, Table, Tier
+from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, SeedStats, Table, Tier
 from fairssl.scoring import inside_floor
 from fairssl.scoring.statistics import summarize
 from fairssl.store.record import Record, State, to_json
@@ -90,15 +90,20 @@ class Board:
         ours = _Run(
             key=record.key,
             state=record.state,
-            values={**record.metrics, LEAK.symbol: _leak(record)},
-            reasons={**record.undefined, LEAK.symbol: str((record.leakage or {}).get("reason", "not measured"))},
+            values={**record.metrics, **{symbol: _leak(record, field) for symbol, field in _LEAKAGE.items()}},
+            reasons={
+                **record.undefined,
+                **dict.fromkeys(_LEAKAGE, str((record.leakage or {}).get("reason", "not measured"))),
+            },
             floors=_floors(record),
             error=record.reason,
             environment=to_json({**record.env, "sources": record.sources}),
             tier=tier,
             one_class=record.facts.get("one_class"),
             collapsed=collapsed(record.facts),
-            leak_version=0 if _leak(record) is None else int((record.leakage or {}).get("version", 1)),
+            leak_version=0
+            if _leak(record, "balanced_accuracy") is None
+            else int((record.leakage or {}).get("version", 1)),
         )
         other = group.runs.setdefault(seed, ours)
         if other.state != "ok" and (ours.state == "ok" or (ours.state, ours.error) < (other.state, other.error)):
@@ -139,7 +144,7 @@ class Board:
         runs = {seed: _newest_leak(run, leak_version) for seed, run in sorted(group.runs.items())}
         ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
         method = group.spec["method"]
-        symbols = (*group.columns, LEAK.symbol)
+        symbols = (*group.columns, *_LEAKAGE)
         values = {s: _over_seeds(ok, len(runs), s, group.columns.get(s, LEAK)) for s in symbols}
         label = min(group.labels, key=lambda label: (len(label), label))
         environments: dict[str, tuple[int, ...]] = {}
@@ -171,7 +176,9 @@ def _columns(groups: Sequence[_Group]) -> tuple[tuple[Column, ...], tuple[Column
     """The headline columns in their order with the diagnostics after them, and the other metrics."""
     found = {symbol: column for group in groups for symbol, column in group.columns.items()}
     ordered = sorted(found.values(), key=lambda c: (c.order, c.symbol))
-    return (*(c for c in ordered if c.headline), LEAK), tuple(c for c in ordered if not c.headline)
+    by_mlp = any(run.values[LEAK_MLP.symbol] is not None for group in groups for run in group.runs.values())
+    diagnostics = (LEAK, LEAK_MLP) if by_mlp else (LEAK,)  # records from before have none
+    return (*(c for c in ordered if c.headline), *diagnostics), tuple(c for c in ordered if not c.headline)
 
 
 def build(records: Iterable[Record]) -> list[Table]:
@@ -196,9 +203,12 @@ def _without_seed_and_name(record: Record) -> tuple[int, str, dict[str, Any]]:
     return seed, name, rest
 
 
-def _leak(record: Record) -> float | None:
-    """How well the group is found in the features: mean recall over groups, 1 / G is chance."""
-    found = (record.leakage or {}).get("balanced_accuracy")
+# Column -> what a record's `leakage` calls it: mean recall over groups, of which 1 / G is chance.
+_LEAKAGE = {LEAK.symbol: "balanced_accuracy", LEAK_MLP.symbol: "mlp_balanced_accuracy"}
+
+
+def _leak(record: Record, field: str) -> float | None:
+    found = (record.leakage or {}).get(field)
     return None if found is None else float(found)
 
 
@@ -209,7 +219,9 @@ def _newest_leak(run: _Run, version: int) -> _Run:
         f"measured by version {run.leak_version} of the leakage probe, others by {version}; bench --force measures it"
     )
     return replace(
-        run, values={**run.values, LEAK.symbol: None}, reasons={**run.reasons, LEAK.symbol: f"{reason} again"}
+        run,
+        values={**run.values, **dict.fromkeys(_LEAKAGE)},
+        reasons={**run.reasons, **dict.fromkeys(_LEAKAGE, f"{reason} again")},
     )
 
 

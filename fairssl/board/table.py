@@ -44,8 +44,9 @@ class Column:
         return f"{value * 100:.2f}" if self.percent else f"{value:.4f}"
 
 
-# Balanced accuracy of a fresh classifier that looks for the group in the frozen features.
+# Balanced accuracy of a fresh classifier that looks for the group in the frozen features, a linear one and a perceptron.
 LEAK = Column("Leak", "Leak", "lower", True, order=1000, diagnostic=True)
+LEAK_MLP = Column("LeakMLP", "Leak (MLP)", "lower", True, order=1001, diagnostic=True)
 
 
 @dataclass(frozen=True)

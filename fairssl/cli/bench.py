@@ -55,6 +55,13 @@ def bench(
     encoder: str | None = typer.Option(
         None, "--encoder", help="resnet18, small_cnn, or any timm model.", metavar="NAME", rich_help_panel=WHAT
     ),
+    weights: Path | None = typer.Option(
+        None,
+        "--weights",
+        help="A file of weights that the encoder begins with: safetensors or .pth.",
+        metavar="FILE",
+        rich_help_panel=WHAT,
+    ),
     grid: str | None = typer.Option(
         None,
         "--grid",
@@ -252,6 +259,7 @@ def bench(
         equal_views=equal_views,
         pairs=pairs,
         data_dir=data_dir,
+        weights=weights,
     )
     if str(out) == ".":
         raise UserError("--out is the current folder itself; name a folder for the runs, as --out runs")

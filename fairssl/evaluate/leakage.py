@@ -22,7 +22,7 @@ VERSION = 2
 
 
 def leakage(
-    train: Tensor, train_group: np.ndarray, test: Tensor, test_group: np.ndarray, seed: int = 0
+    train: Tensor, train_group: np.ndarray, test: Tensor, test_group: np.ndarray, seed: int = 0, mlp: bool = True
 ) -> dict[str, float | str | bool | None]:
     """How well a fresh classifier, trained on all training features, finds the group on the test features.
 
@@ -46,10 +46,12 @@ def leakage(
     solver, most = ("newton-cholesky", 100) if len(present) == 2 else ("lbfgs", 500)
     linear = fit_logistic(x.cpu(), torch.from_numpy(group), 1.0, solver, most)
     code = torch.from_numpy(np.searchsorted(present, group))  # 0..G-1, whichever groups are there
-    by_mlp = present[_fitted_mlp(x, code.to(x.device), len(present), seed)(unseen).cpu().numpy()]
+    found = _agreement(linear.predict(unseen.cpu().double().numpy()), truth)
+    if mlp:
+        guess = present[_fitted_mlp(x, code.to(x.device), len(present), seed)(unseen).cpu().numpy()]
+        found |= {f"mlp_{name}": value for name, value in _agreement(guess, truth).items()}
     return {
-        **_agreement(linear.predict(unseen.cpu().double().numpy()), truth),
-        **{f"mlp_{name}": value for name, value in _agreement(by_mlp, truth).items()},
+        **found,
         "majority": float(np.bincount(truth).max() / len(truth)),
         "chance": 1 / len(present),
         "converged": bool(linear.n_iter_.max() < linear.max_iter),

@@ -41,6 +41,7 @@ class Request:
     equal_views: bool | None = None  # every method sees as many augmented images per step
     pairs: str | None = None  # how more than two groups are compared: adjacent, all, max
     data_dir: Path | str | None = None
+    weights: Path | str | None = None  # file of weights that the encoder begins with
 
     @property
     def seed_list(self) -> Sequence[int] | None:
@@ -56,7 +57,7 @@ class Request:
 GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
 _LISTS = {"methods": "methods", "datasets": "datasets", "attributes": "attributes", "targets": "targets"}
 _NUMBERS = ("epochs", "image_size", "batch_size")
-_WORDS = ("encoder", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute", "pairs")
+_WORDS = ("encoder", "weights", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute", "pairs")
 GRID_KEYS = (*_LISTS, "seeds", "set", "annotated", "equal_views", *_NUMBERS, *_WORDS)
 PAIRS = ("adjacent", "all", "max")
 
@@ -169,14 +170,19 @@ def check_request(request: Request) -> None:
             raise UserError(f"{flag} {value}: must be at least {low}")
     for flag, name in (
         ("--encoder", request.encoder),
+        ("--weights", request.weights),
         ("--preset", request.preset),
         ("--pretrain-dataset", request.pretrain_dataset),
         ("--pretrain-target", request.pretrain_target),
         ("--pretrain-attr", request.pretrain_attribute),
         ("--data-dir", request.data_dir),
     ):
-        if name == "":
+        if name is not None and not str(name):
             raise UserError(f"{flag} is empty; leave it out for the default")
+    if request.weights is not None and request.encoder is None:
+        raise UserError(
+            f"--weights {request.weights} needs --encoder: the model that they are of, as --encoder resnet50"
+        )
     if request.preset is not None and request.preset not in PRESETS:
         raise UserError(f"unknown --preset {request.preset!r}{did_you_mean(request.preset, PRESETS)}")
     if request.pairs is not None and request.pairs not in PAIRS:

@@ -16,7 +16,7 @@ from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import compose, part_spec
+from fairssl.spec.method import compose
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.trainer import Trainer
@@ -70,7 +70,7 @@ def tiny_spec(method: Method, label: str, encoder: str = "", **train: Any) -> Ru
     # Plain crops: the augmentation is the same for every part, and half of what a step this small costs.
     plain = {"jitter": 0.0, "gray": 0.0}
     loop = {"batch_size": BATCH, "epochs": 1, "min_steps": 6, "precision": "float32", **plain, **train}
-    network = part_spec(kinds.encoders, encoder or kinds.encoders.canonical(ENCODER), {} if encoder else {"width": 8})
+    network = encoder_spec(encoder or kinds.encoders.canonical(ENCODER), {} if encoder else {"width": 8})
     return RunSpec(
         method=compose(label, method, {}),
         data=DataSpec(

@@ -26,7 +26,7 @@ from fairssl.spec.config import TrainConfig
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
 from fairssl.train.batch_counts import BatchCounts
-from fairssl.train.build import make_optimizer
+from fairssl.train.build import make_optimizer, primal_optimizer
 from fairssl.train.model import Model
 from fairssl.types import Batch, Chunks, Terms, joined
 
@@ -61,7 +61,8 @@ class TrainStep:
         self.primal = [p for p in everything if p.requires_grad and id(p) not in dual_ids]
         self.lr = torch.tensor(self.config.lr, device=device)
         self.dual_lr = torch.tensor(self.config.dual_lr, device=device)
-        self.optimizers = {"adam": make_optimizer("adam", self.primal, self.lr, self.config.weight_decay)}
+        # Under the name that it has in the checkpoints from when there was Adam alone.
+        self.optimizers = {"adam": primal_optimizer(self.config, self.primal, self.lr)}
         if self.dual:
             self.optimizers["dual"] = make_optimizer(
                 self.config.dual_optimizer, self.dual, self.dual_lr, self.config.weight_decay
@@ -270,10 +271,18 @@ class TrainStep:
         return primal, dual, log, reduced[: len(self.primal)], reduced[len(self.primal) :]
 
     def _schedule(self) -> None:
+        warmup = round(self.config.warmup * self.n_steps)
+        if self.config.schedule == "constant" and not warmup:
+            return
+        factor = torch.ones_like(self.step_count)
         if self.config.schedule == "cosine":
-            factor = 0.5 * (1 + torch.cos(math.pi * self.step_count / self.n_steps))
-            self.lr.copy_(self.config.lr * factor)
-            self.dual_lr.copy_(self.config.dual_lr * factor)
+            # Steps of the warm-up are no part of the half cosine.
+            done = (self.step_count - warmup).clamp_min(0) / max(1, self.n_steps - warmup)
+            factor = 0.5 * (1 + torch.cos(math.pi * done))
+        if warmup:
+            factor = factor * ((self.step_count + 1) / warmup).clamp_max(1)
+        self.lr.copy_(self.config.lr * factor)
+        self.dual_lr.copy_(self.config.dual_lr * factor)
 
     def _move_primal(self, gradients: list[Tensor | None]) -> None:
         for parameter, gradient in zip(self.primal, gradients, strict=True):

@@ -210,7 +210,8 @@ class Trainer:
             if key.startswith(prefix + "."):
                 number, slot = key[len(prefix) + 1 :].split(".", 1)
                 slots.setdefault(int(number), {})[slot] = value
-        owned, lr = (self.step.primal, self.step.lr) if prefix == "adam" else (self.step.dual, self.step.dual_lr)
+        lr = self.step.lr if prefix == "adam" else self.step.dual_lr
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for at, values in slots.items():
             for slot, value in values.items():
                 if value.shape == owned[at].shape:

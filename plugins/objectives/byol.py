@@ -6,7 +6,6 @@ Learning, NeurIPS 2020, eqs. 1 and 2.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -14,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import ema_update, mlp, momentum_rate, normalize, sharded
+from fairssl.nn import ema_update, mlp, momentum_copy, momentum_rate, normalize, sharded
 
 
 class BYOL(Objective):
@@ -40,9 +39,8 @@ class BYOL(Objective):
         super().__init__(config, ctx)
         self.projector = mlp(ctx.feature_dim, config.hidden_dim, config.projection_dim)
         self.predictor = mlp(config.projection_dim, config.hidden_dim, config.projection_dim)
-        target = copy.deepcopy(ctx.encoder).requires_grad_(False)
-        self.target_encoder = target.to(memory_format=torch.channels_last)  # fast, like the online one
-        self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
+        self.target_encoder = momentum_copy(ctx.encoder)
+        self.target_projector = momentum_copy(self.projector)
 
     def project(self, f: Tensor) -> Tensor:
         return self.projector(f)
