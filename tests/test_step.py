@@ -92,7 +92,7 @@ OPERATORS = {
     "dino": 1263,
     "dual_fair": 696,
     "eps_sup_infonce": 419,
-    "erm": 635,
+    "erm": 629,
     "fair_cl": 450,
     "fscl": 421,
     "group_dro": 352,
@@ -125,7 +125,7 @@ OPERATORS = {
     "sofclr raw": 813,
     "sofclr projection": 873,
     "sofclr joined": 842,
-    "erm randaugment": 635,
+    "erm randaugment": 629,
 }
 
 

@@ -274,15 +274,18 @@ class TrainStep:
         warmup = round(self.config.warmup * self.n_steps)
         if self.config.schedule == "constant" and not warmup:
             return
-        factor = torch.ones_like(self.step_count)
+        factor: Tensor | None = None
         if self.config.schedule == "cosine":
             # Steps of the warm-up are no part of the half cosine.
-            done = (self.step_count - warmup).clamp_min(0) / max(1, self.n_steps - warmup)
-            factor = 0.5 * (1 + torch.cos(math.pi * done))
+            done = (self.step_count - warmup).clamp_min(0) if warmup else self.step_count
+            factor = 0.5 * (1 + torch.cos(math.pi * done / max(1, self.n_steps - warmup)))
         if warmup:
-            factor = factor * ((self.step_count + 1) / warmup).clamp_max(1)
+            rising = ((self.step_count + 1) / warmup).clamp_max(1)
+            factor = rising if factor is None else factor * rising
+        assert factor is not None
         self.lr.copy_(self.config.lr * factor)
-        self.dual_lr.copy_(self.config.dual_lr * factor)
+        if self.dual:
+            self.dual_lr.copy_(self.config.dual_lr * factor)
 
     def _move_primal(self, gradients: list[Tensor | None]) -> None:
         for parameter, gradient in zip(self.primal, gradients, strict=True):
