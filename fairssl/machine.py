@@ -8,6 +8,11 @@ from functools import cache
 from pathlib import Path
 
 
+def eager_asked() -> bool:
+    """Whether FAIRSSL_EAGER asks that a GPU's steps be taken eagerly and their augmentation uncompiled, for debugging."""
+    return os.environ.get("FAIRSSL_EAGER", "") not in ("", "0")
+
+
 @cache
 def n_cores() -> int:
     """Cores that this process may use: those it is bound to, and no more than its container's quota; at least 1."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairssl import distributed
-from fairssl.types import Terms
+from fairssl.types import Terms, joined
 
 TINY = 1e-6  # a row whose largest entry is below this has no direction
 
@@ -111,7 +111,7 @@ def nt_xent_of_views(views: Sequence[Tensor], temperature: float, group: Tensor 
     """What `nt_xent` is the mean of, (2B,)."""
     if len(views) != 2:
         raise ValueError(f"nt_xent contrasts 2 views of each image, and was given {len(views)}")
-    z = normalize(torch.cat(list(views)))
+    z = normalize(joined(views))
     n = len(z) // 2
     similarity = z @ z.T / temperature
     excluded = torch.eye(2 * n, dtype=torch.bool, device=z.device)
@@ -316,8 +316,8 @@ def ema_update(target: nn.Module, online: nn.Module, rate: Tensor | float) -> No
     ours, theirs = ([pair[i] for pair in floats] for i in (0, 1))
     torch._foreach_mul_(ours, rate)
     torch._foreach_add_(ours, torch._foreach_mul(theirs, 1 - rate))
-    for a, b in others:
-        a.copy_(b)
+    if others:
+        torch._foreach_copy_([a for a, _ in others], [b for _, b in others])
 
 
 class ImageDecoder(nn.Module):

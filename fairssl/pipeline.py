@@ -19,12 +19,14 @@ from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
+from fairssl.machine import eager_asked
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
+from fairssl.train.cudagraph import NotCaptured
 from fairssl.train.rng import preserved
 from fairssl.train.trainer import Trainer, build_trainer
-from fairssl.types import Progress, Splits, Undefined, silent
+from fairssl.types import Progress, Splits, Undefined, UserError, silent
 
 
 def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto", progress: Progress = silent) -> Record:
@@ -36,8 +38,14 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
     where = pick_device(device)
     with preserved(where):
         trained_on = _load(spec, spec.pretrain_data, data_dir, progress)
-        trainer = build_trainer(spec, trained_on, where)
-        trainer.run(progress=progress)
+        trainer = build_trainer(spec, trained_on, where, eager=eager_asked())
+        try:
+            trainer.run(progress=progress)
+        except NotCaptured as error:  # it may have left the GPU unfit for this process
+            raise UserError(
+                f"{spec.method.name}: a GPU cannot capture its step: {error}; set FAIRSSL_EAGER=1, or call fairssl.bench, "
+                "which goes on eagerly by itself"
+            ) from error
         judged_on = trained_on if spec.pretrain is None else _load(spec, spec.data, data_dir, progress)
         started = time.perf_counter()
         features = embed_splits(trainer.model, judged_on.splits, progress)

@@ -107,10 +107,11 @@ class Model:
         """One step on views (2B, C, H, W), index (B,) and group (B,) per stream; the loss."""
         with networks_in_bf16(self.bf16):
             seen: Any = {}
+            with in_network_precision(self.device):  # of all streams: it keeps the weights that it has cast
+                features = {name: self.encoder(pixels).float() for name, (pixels, *_) in batches.items()}
+                represented = {name: self.objective.represent(h).float() for name, h in features.items()}
             for name, (pixels, index, group) in batches.items():
-                with in_network_precision(self.device):
-                    h = self.encoder(pixels).float()
-                    f = self.objective.represent(h).float()
+                h, f = features[name], represented[name]
                 seen[name] = Batch(
                     views=list(pixels.chunk(2)),
                     index=index,
@@ -269,7 +270,7 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
         "augmentation": "compiled" if trainer.step.augment.compiled else "eager",
-        "step": "captured" if trainer.capture else "eager",
+        "step": trainer.path,
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, Table, Value
+from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
 
@@ -149,7 +149,7 @@ def make_table(
 
 def _with_values(row: Row, symbols: Sequence[str]) -> Row:
     """The row with a value for each of the symbols, undefined where it has none."""
-    nothing = Value(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
+    nothing = SeedStats(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
     return replace(row, values={symbol: row.values.get(symbol, nothing) for symbol in symbols})
 
 
@@ -348,7 +348,7 @@ def _tiers(rows: Sequence[Row]) -> Iterator[str]:
             if reported
             else (
                 "Every metric is recomputed from the predictions; Leak is as the run reported it."
-                if any(row.values.get(LEAK.symbol, Value(None)).mean is not None for row in rows)
+                if any(row.values.get(LEAK.symbol, SeedStats(None)).mean is not None for row in rows)
                 else "Every metric is recomputed from the predictions."
             )
         )

@@ -16,7 +16,7 @@ from typing import Any
 from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
 from fairssl.board.names import in_paper_order
-from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, Table, Tier, Value
+from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, SeedStats, Table, Tier
 from fairssl.scoring import inside_floor
 from fairssl.scoring.statistics import summarize
 from fairssl.store.record import Record, State, to_json
@@ -220,14 +220,14 @@ def _floors(record: Record) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Column) -> Value:
+def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Column) -> SeedStats:
     if not ok:
-        return Value(None, reason=f"no seed ended well (of {n_seeds})")
+        return SeedStats(None, reason=f"no seed ended well (of {n_seeds})")
     values = {seed: run.values.get(symbol) for seed, run in ok.items()}
     why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if values[seed] is None}
     if why:
         reason = by_seed(why) if len(why) < len(ok) or len(set(why.values())) > 1 else why[min(why)]
-        return Value(None, reason=reason, by_seed=values)
+        return SeedStats(None, reason=reason, by_seed=values)
     numbers = [value for value in values.values() if value is not None]
     summary = summarize(numbers)
     mean, sd, low, high = (
@@ -240,4 +240,4 @@ def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Colum
     if column.is_gap and len(floors) == len(ok):
         floor = math.fsum(f[0] for f in floors) / len(floors), math.fsum(f[1] for f in floors) / len(floors)
     inside = floor is not None and inside_floor(mean, {"high": floor[1]})
-    return Value(mean, sd, "", values, low, high, floor, inside)
+    return SeedStats(mean, sd, "", values, low, high, floor, inside)

@@ -50,7 +50,7 @@ LEAK_MLP = Column("LeakMLP", "Leak (MLP)", "lower", True, order=1001, diagnostic
 
 
 @dataclass(frozen=True)
-class Value:
+class SeedStats:
     """A metric over seeds: mean and sample standard deviation (n - 1), None for one seed.
 
     `mean` is None, with the reason, if any seed that ended well has no value. `low` and `high`: the 95 % interval of the
@@ -78,7 +78,7 @@ class Row:
     """One composition with its settings. `failed` has the seeds that failed or diverged; values are over the others."""
 
     label: str
-    values: Mapping[str, Value]  # symbol -> value
+    values: Mapping[str, SeedStats]  # symbol -> value
     seeds: tuple[int, ...]
     failed: Mapping[int, tuple[State, str]]  # seed -> how it ended, and the error in one line
     target_seen: str  # none, annotated, all

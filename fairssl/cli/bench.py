@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.cli._help import DATA, OUTPUT, TRAINING, WHAT, WHERE
+from fairssl.machine import eager_asked
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
 from fairssl.types import UserError
@@ -197,6 +198,12 @@ def bench(
     force: bool = typer.Option(
         False, "--force", help="Train and judge everything again, also what is there.", rich_help_panel=WHERE
     ),
+    eager: bool = typer.Option(
+        False,
+        "--eager",
+        help="On a GPU, capture and compile nothing, for debugging; as FAIRSSL_EAGER=1 does.",
+        rich_help_panel=WHERE,
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON.", rich_help_panel=OUTPUT),
     all_columns: bool = typer.Option(
         False,
@@ -260,6 +267,7 @@ def bench(
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
         force=force,
+        eager=eager or eager_asked(),
     )
     store = RunStore(out)
     requests = requests_of(request, grid)

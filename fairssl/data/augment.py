@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairssl.data.randaugment import grayscale, rand_augment
+from fairssl.data.randaugment import luma, rand_augment
 from fairssl.spec.config import TrainConfig
 from fairssl.types import first_line
 
@@ -44,17 +44,18 @@ def random_numbers(n: int, config: TrainConfig, gen: torch.Generator) -> dict[st
     processes can use its own columns of the same numbers.
     """
 
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=gen, device=gen.device)
-
-    u = {"crop": uniform(4, n, CROP_TRIES).transpose(1, 2), "flip": uniform(n)}
+    shapes: dict[str, tuple[int, ...]] = {"crop": (4, n, CROP_TRIES), "flip": (n,)}
     if config.recipe == "randaugment":
-        u["rand_ops"] = uniform(config.rand_ops, 2, n)
-        return u
-    if config.jitter > 0 or config.gray > 0:
-        u["jitter"] = uniform(6, n)
-    if config.blur > 0:
-        u["blur"] = uniform(2, n)
+        shapes["rand_ops"] = (config.rand_ops, 2, n)
+    else:
+        if config.jitter > 0 or config.gray > 0:
+            shapes["jitter"] = (6, n)
+        if config.blur > 0:
+            shapes["blur"] = (2, n)
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    drawn = torch.rand(sum(sizes), generator=gen, device=gen.device).split(sizes)
+    u = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), drawn, strict=True)}
+    u["crop"] = u["crop"].transpose(1, 2)
     return u
 
 
@@ -105,8 +106,13 @@ def resized_crop(images: Tensor, crop: Crop, size: int) -> Tensor:
 def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
     """Rotate the hue of (B, 3, H, W) images in [0, 1] by `turn` (B,) of a full circle, through HSV in closed form."""
     r, g, b = x.unbind(1)
-    value = x.amax(1)
-    low = x.amin(1)
+    return torch.stack(_turned(r, g, b, turn), dim=1)
+
+
+def _turned(r: Tensor, g: Tensor, b: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`adjust_hue` on planes, (B, H, W) each."""
+    value = torch.maximum(torch.maximum(r, g), b)
+    low = torch.minimum(torch.minimum(r, g), b)
     chroma = value - low
     safe = torch.where(chroma > 0, chroma, torch.ones_like(chroma))
     hue = torch.where(
@@ -118,7 +124,7 @@ def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
         k = torch.remainder(n + hue, 6)
         return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
 
-    return torch.stack([channel(5), channel(3), channel(1)], dim=1)
+    return channel(5), channel(3), channel(1)
 
 
 @dataclass(frozen=True)
@@ -154,14 +160,17 @@ def color_jitter(x: Tensor, jitter: Jitter) -> Tensor:
     shuffles it once per call: one order per batch would be no more random per image, and a fixed one can be captured."""
 
     def wide(v: Tensor) -> Tensor:
-        return v[:, None, None, None]
+        return v[:, None, None]
 
-    x = (x * wide(jitter.brightness)).clamp(0, 1)
-    mean = grayscale(x).mean(dim=(1, 2, 3), keepdim=True)
-    x = torch.lerp(mean, x, wide(jitter.contrast)).clamp(0, 1)
-    x = torch.lerp(grayscale(x), x, wide(jitter.saturation)).clamp(0, 1)
-    x = adjust_hue(x, jitter.hue)
-    return torch.where(wide(jitter.gray), grayscale(x).expand_as(x), x)
+    # On the three planes, which need no channel axis in between.
+    planes = [(plane * wide(jitter.brightness)).clamp(0, 1) for plane in x.unbind(1)]
+    mean = luma(*planes).mean(dim=(1, 2), keepdim=True)
+    planes = [torch.lerp(mean, plane, wide(jitter.contrast)).clamp(0, 1) for plane in planes]
+    gray = luma(*planes)
+    planes = [torch.lerp(gray, plane, wide(jitter.saturation)).clamp(0, 1) for plane in planes]
+    r, g, b = _turned(planes[0], planes[1], planes[2], jitter.hue)
+    on, gray = wide(jitter.gray), luma(r, g, b)
+    return torch.stack([torch.where(on, gray, plane) for plane in (r, g, b)], dim=1)
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor, on: Tensor) -> Tensor:
@@ -178,10 +187,11 @@ def gaussian_blur(x: Tensor, sigma: Tensor, on: Tensor) -> Tensor:
 
 
 def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tensor]) -> Tensor:
-    """uint8 (B, 3, H, W) -> one view of each, float32 (B, 3, size, size), normalised, channels-last; `u` are their
-    `random_numbers`. A pure function without a branch on data."""
+    """uint8 (B, 3, H, W) -> views, float32 (V B, 3, size, size), normalised, channels-last, view by view; `u` are their
+    `random_numbers`, which say how many views there are. A pure function without a branch on data."""
     height, width = images.shape[2:]
     x = images.float().div_(255)
+    x = x.repeat(len(u["flip"]) // len(x), 1, 1, 1)
     x = resized_crop(x, random_crop(u, height, width, config), size)
     if "rand_ops" in u:
         x = rand_augment(x.clamp_(0, 1), config, u["rand_ops"])
@@ -218,9 +228,9 @@ class Augmentation:
         return self._augment(images, u)
 
 
-def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augmentation:
-    """`augment` for one size and recipe. Compiled on a GPU, once for all runs of a process that agree in them; where the
-    compiler fails it says so and goes on without it."""
+def augmentation(size: int, config: TrainConfig, compiled: bool) -> Augmentation:
+    """`augment` for one size and recipe, compiled once for all runs of a process that agree in them; where the compiler fails
+    it says so and goes on without it."""
     recipe = (
         "recipe",
         "crop_min",
@@ -234,16 +244,8 @@ def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augmen
         "gray",
         "blur",
     )
-    used = {name: getattr(config, name) for name in (*recipe, "rand_ops", "rand_magnitude")}
-    return _augmentation(size, type(config)(**used), device.type == "cuda")
+    used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
+    return _augmentation(size, type(config)(**used), compiled)
 
 
 _augmentation = cache(Augmentation)
-
-
-def repeated(images: Tensor, n_views: int, rows: slice) -> Tensor:
-    """Of V copies of a batch (B, ...) one after the other, the rows `rows` of the V B."""
-    stop = n_views * len(images)
-    if rows == slice(0, stop):
-        return images.repeat(n_views, *[1] * (images.ndim - 1))
-    return images.index_select(0, torch.arange(rows.start, rows.stop, device=images.device) % len(images))

@@ -12,9 +12,8 @@ from fairssl import distributed
 from fairssl.data.device import pick_device
 from fairssl.data.splits import SplitsCache
 from fairssl.execute.jobs import check_data, jobs_of
-from fairssl.execute.local import run_here
 from fairssl.execute.options import Options, Settings
-from fairssl.execute.processes import run_workers
+from fairssl.execute.processes import run_here_if_possible, run_workers
 from fairssl.execute.ray import run_ray
 from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
@@ -63,7 +62,7 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         elif options.executor == "slurm":
             run_slurm(jobs, store, settings, log, n_at_once(options), dict(options.submit))
         elif len(workers) == 1 and options.workers is None and options.devices == 1:
-            run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
+            run_here_if_possible(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
         else:
             run_workers(jobs, store, workers, settings, log, stop)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import math
 import os
@@ -24,14 +25,16 @@ from typing import Any
 import torch
 
 from fairssl import distributed
+from fairssl.data.splits import SplitsCache
 from fairssl.execute.jobs import Job, packs_of
-from fairssl.execute.local import POLL_SECONDS
+from fairssl.execute.local import POLL_SECONDS, run_here
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.worker import DEATHS, Worker, WorkerBroken, follow, write_lost
+from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken, follow, write_lost
 from fairssl.machine import n_cores
 from fairssl.plan.resolve import Run
+from fairssl.plan.status import is_due
 from fairssl.store.record import Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
@@ -91,6 +94,40 @@ def run_workers(
         raise
     finally:
         crew.meetings.close()
+
+
+def run_here_if_possible(
+    jobs: Sequence[Job],
+    store: RunStore,
+    settings: Settings,
+    log: Reporter,
+    stop: GracefulStop,
+    wait: bool = True,
+    n_workers: int = 1,
+    splits: SplitsCache | None = None,
+) -> None:
+    """Do the jobs as `run_here`; what is left once a step could not be captured, in a worker process on the same device."""
+    try:
+        run_here(jobs, store, settings, log, stop, wait, n_workers, splits)
+        return
+    except StepNotCaptured as error:
+        log.note(str(error))
+        key = error.step_key
+    run_eagerly(key, jobs, store, settings, log, stop)
+
+
+def run_eagerly(
+    step_key: str, jobs: Sequence[Job], store: RunStore, settings: Settings, log: Reporter, stop: GracefulStop
+) -> None:
+    """Do what is left of the jobs in a worker process on the same device, once a step of this kind could not be captured in
+    this one."""
+    gc.collect()  # what this process had on the device
+    with suppress(RuntimeError):
+        torch.cuda.empty_cache()
+    again = settings.retry_failed
+    left = [replace(job, runs=tuple(r for r in job.runs if is_due(store.state(r.spec.key), again))) for job in jobs]
+    settings = replace(settings, eager_steps=settings.eager_steps | {step_key})
+    run_workers([job for job in left if job.runs], store, [(settings.device,)], settings, log, stop)
 
 
 class _Crew:
@@ -207,6 +244,15 @@ class _Crew:
             self._over(one, left)
             self.queue.extend((job,) for job in left)  # alone, so that it is plain which one is to blame
             self._retire(one)
+        elif kind == "not captured":  # once for each kind of step by each worker that was there already
+            text, step_key = rest
+            if step_key not in self.settings.eager_steps:
+                self.log.note(text)
+            self.settings = replace(self.settings, eager_steps=self.settings.eager_steps | {step_key})
+            left = self._without_record(one.pack)
+            self._over(one, left)
+            self._retire(one)
+            self.queue.appendleft(tuple(left))
         else:
             raise rest[0]
 
@@ -352,6 +398,9 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
                 held: list[Job] = []
                 try:
                     held = worker.run(pack)
+                except StepNotCaptured as error:
+                    log.send("not captured", str(error), error.step_key)
+                    raise
                 except WorkerBroken as error:
                     if error.recorded:
                         log.send("broken")

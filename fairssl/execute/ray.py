@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from fairssl.execute.jobs import Job
 from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
+from fairssl.execute.processes import run_eagerly
 from fairssl.execute.reporting import Reporter, SilentReporter, report_ended
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.worker import DEATHS, Worker, WorkerBroken, write_lost
+from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken, write_lost
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
@@ -119,11 +120,13 @@ class _RayLoop:
             else:
                 claim.__exit__(None, None, None)
                 outcome = "held"
+        if isinstance(outcome, dict) and "note" in outcome:
+            self.log.note(outcome["note"])
         if outcome == "held":
             time.sleep(POLL_SECONDS)
             self.running[self.submit(job)] = job
         elif outcome != "unseen":
-            alone = isinstance(outcome, dict)
+            alone = isinstance(outcome, dict) and "results" in outcome
             if alone:
                 _unpack(outcome, self.store, job)
             ended = [run for run in job.runs if self.store.state(run.spec.key) is not None]
@@ -162,7 +165,7 @@ def _ray_job(
     """What a Ray task does. `alone`: the caller holds the claim and takes the files that come back.
 
     Else: `done`; `held` by another process; `broken`: done up to a run that took the GPU with it; `unseen`: this node does
-    not see the runs folder, nothing was done.
+    not see the runs folder, nothing was done. A `note` is for the user.
     """
     stop = GracefulStop()
     with stop.listening():
@@ -170,18 +173,31 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
+                store = RunStore(root)
                 try:
-                    return "held" if Worker(RunStore(root), settings, SilentReporter(), stop).run([job]) else "done"
+                    return "held" if Worker(store, settings, SilentReporter(), stop).run([job]) else "done"
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
                 except WorkerBroken:  # Ray ends a process after a task with a GPU
                     return "broken"
+                run_eagerly(key, [job], store, settings, SilentReporter(), stop)
+                return {"note": note}
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.create()
                 _put(store.pretrain_dir(job.key), pretrained)
-                with suppress(WorkerBroken):
+                key = note = ""
+                try:
                     Worker(store, settings, SilentReporter(), stop).run([job])
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
+                except WorkerBroken:
+                    pass
+                if key:
+                    run_eagerly(key, [job], store, settings, SilentReporter(), stop)
                 results = {run.spec.key: _packed(store, "results", run.spec.key) for run in job.runs}
-                return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                found = {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                return {**found, "note": note} if note else found
         except Stopped as error:
             raise KeyboardInterrupt from error
 

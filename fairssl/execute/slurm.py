@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.execute.jobs import Job
-from fairssl.execute.local import POLL_SECONDS, run_here
+from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
+from fairssl.execute.processes import run_here_if_possible
 from fairssl.execute.reporting import Reporter, SilentReporter, report_ended
 from fairssl.execute.signals import GracefulStop
 from fairssl.execute.worker import DEATHS, write_lost
@@ -82,6 +84,13 @@ def run_slurm(
         write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds in vain; see {folder}", log)
 
 
+class _Notes(SilentReporter):
+    """Notes go into the Slurm job's own log."""
+
+    def note(self, text: str) -> None:
+        print(f"fairssl: {text}", file=sys.stderr, flush=True)
+
+
 @dataclass
 class _SlurmWalk:
     """What a Slurm job does, as submitit wants it: a call, and what to requeue after a preemption."""
@@ -98,7 +107,8 @@ class _SlurmWalk:
         preempt = submitit.JobEnvironment()._usr_sig()
         try:
             with stop.listening(preempt):
-                run_here(self.jobs, RunStore(self.root), self.settings, SilentReporter(), stop, False, self.n_workers)
+                store, log = RunStore(self.root), _Notes()
+                run_here_if_possible(self.jobs, store, self.settings, log, stop, False, self.n_workers)
         except (Stopped, KeyboardInterrupt):
             if stop.signal != preempt:
                 raise SystemExit(stop.exit_code) from None

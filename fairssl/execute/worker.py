@@ -55,6 +55,20 @@ class WorkerBroken(RuntimeError):
         self.recorded = recorded
 
 
+class StepNotCaptured(WorkerBroken):
+    """A step could not be captured, and left the GPU unfit for this process. Nothing of its runs is recorded: they are for
+    another process, which takes steps of this kind (`step_key`) eagerly."""
+
+    def __init__(self, message: str, step_key: str) -> None:
+        super().__init__(message, recorded=False)
+        self.step_key = step_key
+
+
+def step_key(spec: RunSpec) -> str:
+    """What runs have in common whose steps are made by the same code: a GPU can capture all of them, or none."""
+    return spec.encoder.canonical_json + spec.method.canonical_json
+
+
 class Training:
     """A pretraining in a worker's hands."""
 
@@ -194,7 +208,8 @@ class Worker:
         spec = training.spec
         data = self._data(spec, spec.pretrain_data)
         images = self._images(data.splits, spec.pretrain_data.dataset)
-        training.trainer = trainer = build_trainer(spec, data, self.device, images)
+        eager = self.settings.eager or step_key(spec) in self.settings.eager_steps
+        training.trainer = trainer = build_trainer(spec, data, self.device, images, eager)
         saved = distributed.broadcast(self.store.read_pretrain(training.job.key) if self.leads else None)
         if saved is not None:
             trainer.model.load(saved[0])
@@ -386,16 +401,21 @@ class Worker:
     def _leave_lost_device(self, bad: Sequence[Training]) -> None:
         """`WorkerBroken` if the device is lost, or may be after a failed capture.
 
-        One of the trainings that failed has its records then, so that no command finds the same again; the others may not
-        be to blame, and are left to another process with what has been trained already.
+        Where it is lost, one of the trainings that failed has its records then, so that no command finds the same again;
+        the others may not be to blame, and are left to another process with what has been trained already.
         """
-        blamed = [one for one in bad if isinstance(one.error, NotCaptured)][:1]
-        blamed = blamed or [one for one in bad if not isinstance(one.error, Diverged)][:1]
-        if not blamed or not (isinstance(blamed[0].error, NotCaptured) or self._device_lost()):
+        for one in bad:
+            if isinstance(one.error, NotCaptured):
+                raise StepNotCaptured(
+                    f"{one.name}: trained eagerly, which is slower, since a GPU cannot capture its step: {one.error}",
+                    step_key(one.spec),
+                )
+        blamed = [one for one in bad if not isinstance(one.error, Diverged)][:1]
+        if not blamed or not self._device_lost():
             return
         one = blamed[0]
         self._ended_badly(one)
-        if one.n_packed > 1 and not isinstance(one.error, NotCaptured):
+        if one.n_packed > 1:
             self.log.note(
                 f"{one.name}: {self.device} was lost while {one.n_packed} seeds had it; --retry-failed --pack 1 tells "
                 "whether this one is to blame"

@@ -67,8 +67,8 @@ class WeightedContrast(Objective):
         contrast = (first + second) / 2  # l, (B,)
         # dU/df of the k worst, sigmoid minus target times the classifier's weight over k, zero for the others.
         slope = torch.zeros_like(loss).index_copy(0, at, (torch.sigmoid(logit) - target)[at] / len(at)).detach()
-        towards = self._moved_by(judged.flat_h().detach(), slope, [h.detach() for h in batch.h])
-        alignment = _directional(contrast, batch.f, towards)
+        towards = self._moved_by(judged.flat_h().detach(), slope, batch.flat_h().detach())
+        alignment = _directional(contrast, batch.flat_f(), towards)
         helpful = alignment.clamp_min(0)
         total = helpful.sum()
         weight = torch.where(total > 0, len(helpful) * helpful / total.clamp_min(1e-30), 1.0)
@@ -81,17 +81,16 @@ class WeightedContrast(Objective):
             },
         )
 
-    def _moved_by(self, h: Tensor, slope: Tensor, views: list[Tensor]) -> list[Tensor]:
-        """How a step of the last layer along dU/d(weight, bias) moves each representation, V x (B, F): with dU/df_n =
-        slope_n c, c the classifier's weight, it is c times the sum over n of slope_n (h_n . h + 1)."""
+    def _moved_by(self, h: Tensor, slope: Tensor, of: Tensor) -> Tensor:
+        """How a step of the last layer along dU/d(weight, bias) moves the representations of `of` (N, D), (N, F): with
+        dU/df_n = slope_n c, c the classifier's weight, it is c times the sum over n of slope_n (h_n . h + 1)."""
         c = self.classifier.weight.detach()[0]
-        return [((view @ h.T + 1) @ slope)[:, None] * c for view in views]
+        return ((of @ h.T + 1) @ slope)[:, None] * c
 
 
-def _directional(values: Tensor, inputs: list[Tensor], towards: list[Tensor]) -> Tensor:
-    """The derivative of (B,) values as the inputs move along `towards`; (B,), a constant. By two backward passes: of the
-    values with unknown weights, and of the result by these weights."""
+def _directional(values: Tensor, of: Tensor, towards: Tensor) -> Tensor:
+    """The derivative of (B,) values as `of` moves along `towards`, both (N, F); (B,), a constant. By two backward passes:
+    of the values with unknown weights, and of the result by these weights."""
     weights = torch.ones_like(values).requires_grad_()
-    slopes = torch.autograd.grad(values, inputs, weights, create_graph=True)
-    along = torch.stack([(a * b).sum() for a, b in zip(slopes, towards, strict=True)]).sum()
-    return torch.autograd.grad(along, weights, retain_graph=True)[0].detach()
+    (slope,) = torch.autograd.grad(values, of, weights, create_graph=True)
+    return torch.autograd.grad((slope * towards).sum(), weights, retain_graph=True)[0].detach()
