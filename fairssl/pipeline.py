@@ -20,6 +20,7 @@ from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
 from fairssl.machine import eager_asked
+from fairssl.process_state import preserved_process, preserved_torch
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
@@ -36,7 +37,7 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
     images in the cache folder. Errors: `UserError` for data or a device that is not here; `Diverged`.
     """
     where = pick_device(device)
-    with preserved(where):
+    with preserved_process(), preserved_torch(), preserved(where):
         trained_on = _load(spec, spec.pretrain_data, data_dir, progress)
         trainer = build_trainer(spec, trained_on, where, eager=eager_asked())
         try:

@@ -164,6 +164,19 @@ def test_leakage_stands_beside_the_metrics_where_it_was_measured() -> None:
     assert "Leak" not in to_markdown(one([record(spec(), 0.5)]))
 
 
+def test_leakages_of_two_versions_of_the_probe_are_not_compared() -> None:
+    def leaky(name: str, **leakage: Any) -> Record:
+        return record(spec(name), 0.5, leakage={"accuracy": 0.9, "balanced_accuracy": 0.7, **leakage})
+
+    old, new, none = leaky("sogclr"), leaky("byol", version=2), record(spec("ccl"), 0.5)
+    rows = {row["method"]: row for row in to_json_rows(one([old, new, none]))}
+    assert rows["byol"]["Leak"]["mean"] == 0.7 and rows["sogclr"]["Leak"]["mean"] is None
+    assert "version 1 of the leakage probe, others by 2; bench --force" in rows["sogclr"]["undefined"]["Leak"]
+    assert rows["ccl"]["undefined"]["Leak"] == "not measured"
+    alone = {row["method"]: row["Leak"]["mean"] for row in to_json_rows(one([old, none]))}
+    assert alone == {"sogclr": 0.7, "ccl": None}
+
+
 def test_rows_stand_in_the_order_that_was_asked_for() -> None:
     board = Board(order=["sogclr", "byol"])
     for name in ("ccl", "byol", "sogclr", "adversary"):

@@ -133,7 +133,7 @@ def test_a_ray_task_goes_on_eagerly_in_a_process_of_its_own(
         errors = SimpleNamespace(RayTaskError=KeyError, RayError=LookupError)
         ray = SimpleNamespace(get=lambda task: outcome, exceptions=errors)
         loop = _RayLoop(ray, lambda job: "task", [job], store, Settings({}), log)
-        loop._hear("task", loop.running.pop("task"))
+        loop.on_task_end("task", loop.running.pop("task"))
         assert notes == [outcome["note"]] and loop.finished == 1 and not loop.running
         (record,) = store.records()
         assert record.state == "ok" and record.facts["path"] == "eager"

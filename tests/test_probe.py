@@ -13,9 +13,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 
-from fairssl.evaluate.embed import embed
+from fairssl.evaluate.embed import embed, filled
 from fairssl.evaluate.leakage import leakage
-from fairssl.evaluate.probe import Standardise, fit_probe
+from fairssl.evaluate.probe import Standardise, fit_logistic, fit_probe
 from fairssl.spec.config import ProbeConfig
 from fairssl.types import Split
 
@@ -159,6 +159,30 @@ def test_leakage_passes_over_unknown_groups_and_says_when_there_is_one_group() -
     assert leakage(x, group, x, group)["accuracy"] is None
     five = np.arange(100) % 5
     assert leakage(torch.eye(5)[five], five, torch.eye(5)[five], five)["accuracy"] == 1.0
+
+
+def test_two_groups_are_told_apart_by_the_minimum_of_the_regularised_loss() -> None:
+    """Where the gradient vanishes, on features on which L-BFGS gives up after 500 iterations."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(600, 40)) @ (np.geomspace(1, 1e-3, 40)[:, None] * rng.normal(size=(40, 40)))
+    group = (hidden[:, 0] + 0.01 * rng.normal(size=600) > 0).astype(np.int64)
+    x = Standardise(torch.from_numpy(hidden).float())(torch.from_numpy(hidden).float())
+    gradients = {}
+    for solver, most in (("newton-cholesky", 100), ("lbfgs", 500)):
+        model = fit_logistic(x, torch.from_numpy(group), 1.0, solver, most)
+        weight = torch.from_numpy(model.coef_[0])
+        p = torch.sigmoid(x.double() @ weight + float(model.intercept_[0]))
+        gradients[solver] = float((x.double().T @ (p - torch.from_numpy(group)) + weight).abs().max())
+        assert solver == "lbfgs" or model.n_iter_.max() < 15
+    assert gradients["newton-cholesky"] < 0.05 * gradients["lbfgs"]
+    features, groups = torch.from_numpy(hidden).float(), (group, group)
+    found = leakage(features, groups[0], features, groups[1])
+    assert found["converged"] is True and found["version"] == 2
+
+
+def test_a_batch_is_filled_up_with_its_last_image() -> None:
+    images = torch.arange(6.0).view(3, 1, 2)
+    assert torch.equal(filled(images, 5), images[[0, 1, 2, 2, 2]]) and torch.equal(filled(images, 3), images)
 
 
 def test_embedding_is_in_order_and_does_not_depend_on_the_batch() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairssl.board.competing import below_majority, collapsed
@@ -37,6 +37,7 @@ class _Run:
     tier: Tier | None
     one_class: int | None
     collapsed: str
+    leak_version: int  # of the leakage probe; 0: not measured
 
 
 @dataclass
@@ -100,6 +101,9 @@ class Board:
             tier=tier,
             one_class=record.facts.get("one_class"),
             collapsed=collapsed(record.facts),
+            leak_version=0
+            if _leak(record, "balanced_accuracy") is None
+            else int((record.leakage or {}).get("version", 1)),
         )
         other = group.runs.setdefault(seed, ours)
         if other.state != "ok" and (ours.state == "ok" or (ours.state, ours.error) < (other.state, other.error)):
@@ -128,14 +132,16 @@ class Board:
             for apart, groups in siblings:
                 differs = {name: apart.get(name, "none") for name in apart_in}
                 seeds = tuple(sorted({seed for group in groups for seed in group.runs}))
-                rows = [self._row(group, seeds) for group in groups]
+                newest = max((run.leak_version for group in groups for run in group.runs.values()), default=0)
+                rows = [self._row(group, seeds, newest) for group in groups]
                 order = in_paper_order(self.order, {label for group in groups for label in group.labels})
                 shown, hidden = _columns(groups)
                 tables.append(make_table(place, apart, differs, rows, len(siblings), shown, hidden, order, seeds))
         return tables
 
-    def _row(self, group: _Group, seeds: Sequence[int]) -> Row:
-        runs = dict(sorted(group.runs.items()))
+    def _row(self, group: _Group, seeds: Sequence[int], leak_version: int) -> Row:
+        """The row of a composition; leakages of a probe older than `leak_version` are not compared with the others."""
+        runs = {seed: _newest_leak(run, leak_version) for seed, run in sorted(group.runs.items())}
         ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
         method = group.spec["method"]
         symbols = (*group.columns, *_LEAKAGE)
@@ -204,6 +210,19 @@ _LEAKAGE = {LEAK.symbol: "balanced_accuracy", LEAK_MLP.symbol: "mlp_balanced_acc
 def _leak(record: Record, field: str) -> float | None:
     found = (record.leakage or {}).get(field)
     return None if found is None else float(found)
+
+
+def _newest_leak(run: _Run, version: int) -> _Run:
+    if run.leak_version in (0, version):
+        return run
+    reason = (
+        f"measured by version {run.leak_version} of the leakage probe, others by {version}; bench --force measures it"
+    )
+    return replace(
+        run,
+        values={**run.values, **dict.fromkeys(_LEAKAGE)},
+        reasons={**run.reasons, **dict.fromkeys(_LEAKAGE, f"{reason} again")},
+    )
 
 
 def _identity(spec: Mapping[str, Any]) -> str:

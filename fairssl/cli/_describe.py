@@ -7,7 +7,6 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from fairssl.registry import did_you_mean
@@ -215,11 +214,10 @@ def _settings(kind: str) -> dict[str, Any]:
 
 def _grid(name: str) -> dict[str, Any]:
     """A grid's first comment, what it runs, how much that is, and what its file says."""
-    from fairssl.plan.request import grid_names, load_grid
+    from fairssl.plan.request import grid_file, load_grid
     from fairssl.plan.resolve import resolve_all
 
-    requests = load_grid(name)
-    path = Path(name) if Path(name).is_file() else grid_names()[name]
+    requests, path = load_grid(name), grid_file(name)
     plan = resolve_all(requests, allow_absent=True)
     lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8-sig").splitlines())
     comment = re.sub(r"\.\n", ".\n\n", "\n".join(line.lstrip("# ") for line in lines))  # a full stop ends a paragraph

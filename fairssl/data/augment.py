@@ -203,6 +203,29 @@ def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tens
     return normalise(x).contiguous(memory_format=torch.channels_last)
 
 
+# What a compiler's error says -> what is in the way and what to do about it.
+_OBSTACLES = {
+    "c compiler": "there is no C compiler: install one (gcc) and Python's headers, or name one in CC",
+    "triton": "Triton is missing or broken: pip install -U triton",
+    "calledprocesserror": "the C compiler failed, most often for want of Python's headers: install them (python3-dev)",
+    "[errno": "the compiler's files cannot be written: set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders with room",
+}
+
+
+def why_not_compiled(reason: str) -> str:
+    """One line for the user about a compiler's error."""
+    said = reason.lower().replace("c++", "c")
+    found = next((text for sign, text in _OBSTACLES.items() if sign in said), None)
+    what = f"{found} ({reason})" if found else f"{reason}; FAIRSSL_EAGER=1 leaves the compiler out"
+    return f"augmentation is not compiled, which is slower: {what}"
+
+
+@cache
+def _tell(line: str) -> None:
+    """A warning, once in a process, however many sizes and recipes it is true of."""
+    print(f"fairssl: warning: {line}", file=sys.stderr)
+
+
 class Augmentation:
     """`augment` for one size and recipe: (images, random numbers) -> views. `compiled`: whether by a compiler's code."""
 
@@ -223,8 +246,7 @@ class Augmentation:
                 raise
             except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
                 self.compiled = False
-                reason = first_line(error)
-                print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
+                _tell(why_not_compiled(first_line(error)))
         return self._augment(images, u)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.execute.loggers import check_loggers
+from fairssl.execute.submission import check_submit
 from fairssl.machine import eager_asked
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
@@ -67,6 +68,7 @@ class Options:
             )
         if self.submit and self.executor != "slurm":
             raise UserError("--submit is for --executor slurm")
+        object.__setattr__(self, "submit", check_submit(self.submit))
         if not self.checkpoint_minutes > 0:
             raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: must be above 0")
         if self.checkpoint_epochs < 0:
@@ -74,6 +76,7 @@ class Options:
         if self.eval_every < 0:
             raise UserError(f"--eval-every {self.eval_every}: must be at least 0")
         self._check_pack()
+        object.__setattr__(self, "loggers", tuple(dict.fromkeys(self.loggers)))
         check_loggers(self.loggers)
 
     def _check_pack(self) -> None:
@@ -100,7 +103,7 @@ class Options:
             checkpoint_seconds=60 * self.checkpoint_minutes,
             checkpoint_epochs=self.checkpoint_epochs,
             eval_every=self.eval_every,
-            loggers=tuple(dict.fromkeys(self.loggers)),
+            loggers=tuple(self.loggers),
             pack=(1 if alone else 0) if self.pack is None else self.pack,
             eager=self.eager,
         )

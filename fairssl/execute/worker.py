@@ -20,7 +20,7 @@ from fairssl.evaluate.during import on_validation
 from fairssl.evaluate.embed import Features, embed_splits
 from fairssl.evaluate.judge import evaluate
 from fairssl.execute.jobs import Job
-from fairssl.execute.loggers import Logger, open_logger
+from fairssl.execute.loggers import Logger, Loggers
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter, SilentReporter
 from fairssl.execute.signals import GracefulStop
@@ -116,6 +116,7 @@ class Worker:
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # or torch would take memory of the first GPU too
         self.splits = splits or SplitsCache(settings.roots, log.stage)
+        self.loggers = Loggers(settings.loggers, store.root, log)
         self.leads = distributed.rank() == 0  # reads and writes files, and judges
         self._placed: tuple[Splits, Tensor] | None = None
 
@@ -254,8 +255,7 @@ class Worker:
                 return
             if logger is None:  # now it is known where the training went on from
                 before, spec = trainer.history.rows[:-1], training.spec.model_dump(mode="json")
-                names, root = self.settings.loggers, self.store.root
-                logger = open_logger(names, root, work, job.key, training.name, spec, before)
+                logger = self.loggers.open(work, job.key, training.name, spec, before)
             logger.epoch(row)
 
         every = self.settings.checkpoint_seconds, self.settings.checkpoint_epochs
@@ -324,7 +324,7 @@ class Worker:
         features: Features = {}
         embedded: DataSpec | None = None
         failed = False
-        for run in training.job.runs:
+        for number, run in enumerate(training.job.runs):
             started = time.perf_counter()
             data: RunData | None = None
             try:
@@ -336,6 +336,7 @@ class Worker:
                     embedded = run.spec.data
                 if not self.leads:
                     continue
+                training.stage("evaluate", number, len(training.job.runs))
                 found = evaluate(run.spec, training.trainer.model, features, data)
             except (StoreError, UserError, KeyboardInterrupt):
                 raise

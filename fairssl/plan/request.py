@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
 
@@ -68,17 +69,23 @@ def grid_names() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
+def grid_file(name: str) -> Path:
+    """The file of a grid that is named by its path, or of one that comes with fairssl."""
+    path = user_path(name)
+    if path.is_file():
+        return path
+    known = grid_names()
+    if name not in known:
+        raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
+    return known[name]
+
+
 def load_grid(name: str) -> list[Request]:
     """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
 
     A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all.
     """
-    path = Path(name)
-    if not path.is_file():
-        known = grid_names()
-        if name not in known:
-            raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
-        path = known[name]
+    path = grid_file(name)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -51,7 +51,7 @@ def reason_of(error: str) -> str:
     lines = [line for line in error.splitlines() if line.strip()]
     frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
     after = lines[frames[-1] :] if frames else lines
-    line = next((line for line in after if not line.startswith(" ")), "").strip()
+    line = next((line for line in after if not line.startswith((" ", "Traceback "))), "").strip()
     return line if len(line) <= 200 else line[:197] + "..."
 
 

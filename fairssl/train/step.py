@@ -85,6 +85,10 @@ class TrainStep:
         self._schedule()
         with tensor_float_32(self.data.device):
             drawn = self.draw(index, images)
+        return self.update(drawn)
+
+    def update(self, drawn: dict[str, Batch]) -> dict[str, Tensor]:
+        """The step but for its batches, which are there: encode, differentiate, move; the terms, as 0-d tensors."""
         primal, dual, log, gradients, dual_gradients = self.differentiate(drawn)
         if dual is not None:
             log["dual_skipped"] = self._move_dual(dual_gradients)

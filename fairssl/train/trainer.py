@@ -21,6 +21,7 @@ from fairssl import distributed, kinds
 from fairssl.data.device import DeviceSplit, to_device
 from fairssl.data.splits import RunData
 from fairssl.data.streaming import Prefetch
+from fairssl.machine import ensure_compiler_cache
 from fairssl.parts import Part
 from fairssl.spec.config import check_share
 from fairssl.spec.keys import derive_seed
@@ -50,6 +51,7 @@ class Trainer:
     """
 
     def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, eager: bool = False):
+        ensure_compiler_cache()
         self.spec, self.data, self.n_groups = spec, data, n_groups
         self.device = data.device
         self.streams = index_streams(spec, data)

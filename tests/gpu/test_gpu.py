@@ -5,6 +5,8 @@ pytest tests/gpu
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 from dataclasses import replace
 from itertools import islice
@@ -19,8 +21,12 @@ from safetensors.torch import load_file
 from fairssl.cli import run
 from fairssl.data.augment import augment, augmentation, random_numbers
 from fairssl.data.device import place
+from fairssl.evaluate.embed import embed_splits
+from fairssl.plan.request import Request
+from fairssl.plan.resolve import resolve
 from fairssl.spec.config import TrainConfig
 from fairssl.spec.run import RunSpec
+from fairssl.train.cudagraph import WARM_UP
 from fairssl.train.interleave import interleave
 from fairssl.train.trainer import Stopped, Trainer, build_trainer
 
@@ -160,6 +166,20 @@ def test_the_gpu_follows_the_cpu() -> None:
             assert torch.allclose(a, b.cpu(), rtol=1e-2, atol=1e-4)
 
 
+def test_features_are_those_of_the_cpu_and_every_batch_has_one_size() -> None:
+    """A last batch is filled up, so that nothing is planned for its size."""
+    one = trainer(spec_of("simclr"), eager=True)
+    splits, sizes = small.splits(one.spec), []
+    one.model.encoder.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    found = embed_splits(one.model, splits)
+    assert set(sizes) == {256} and [len(f) for f in found.values()] == [
+        *map(len, (splits.train, splits.val, splits.test))
+    ]
+    here = embed_splits(small.trainer(one.spec).model, splits)
+    for name, f in here.items():
+        assert torch.allclose(f, found[name].cpu(), rtol=1e-3, atol=1e-4)
+
+
 def test_images_that_leave_no_room_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.zeros((8, 3, 16, 16), dtype=np.uint8)
     assert place(images, gpu()).device == gpu()
@@ -190,3 +210,54 @@ def test_two_gpus_train_one_run_like_one(tmp_path: Path) -> None:
     a, b = load_file(one), load_file(two)
     assert a.keys() == b.keys()
     assert all(torch.allclose(a[k].float(), b[k].float(), rtol=0.1, atol=0.02) for k in a)
+
+
+# --------------------------------------------------------------------------- how much a step launches
+
+# Captured nodes beyond those of the model alone (encoder, projector, losses, both backward passes and optimisers on views
+# that are there already). Gather, augmentation and sums take some; counting batches together saves more. 0 where not named.
+BEYOND = {"erm": 16, "erm randaugment": 16}  # a schedule, which the model alone does without
+PERF = Path(__file__).resolve().parents[2] / "benchmarks" / "perf"
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.CUDAGraph]:
+    """Every graph that is captured, kept as it was captured."""
+    made: list[torch.cuda.CUDAGraph] = []
+    plain = torch.cuda.CUDAGraph
+
+    def kept() -> torch.cuda.CUDAGraph:
+        made.append(plain(keep_graph=True))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", kept)
+    return made
+
+
+def n_nodes(graph: torch.cuda.CUDAGraph) -> int:
+    n = ctypes.c_size_t()
+    call = ctypes.CDLL(None).cudaGraphGetNodes
+    call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+    assert call(graph.raw_cuda_graph(), None, ctypes.byref(n)) == 0
+    return n.value
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_launches_little_more_than_the_model_alone(
+    name: str, graphs: list[torch.cuda.CUDAGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PERF))
+    perf = importlib.import_module("step")
+    method, sets = ranks.methods()[name]
+    request = Request((method,), ("synthfaces",), seeds=1, encoder="resnet18", image_size=64, batch_size=128)
+    spec = resolve(replace(request, epochs=9, assignments=("train.precision=bf16", *sets))).runs[0].spec
+    data = perf.random_split(1000, 64, 128, gpu())
+    one = Trainer(spec, data, 2)
+    for _ in islice(one.advance(), WARM_UP + 1):
+        pass
+    assert one.step.augment.compiled
+    product = n_nodes(graphs[0])
+    perf.ceiling(spec, data)
+    alone = n_nodes(graphs[1])
+    print(f"{name}: {product} nodes, the model alone {alone}")  # for `pytest -rA`
+    assert product - alone <= BEYOND.get(name, 0)
