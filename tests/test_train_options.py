@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairssl.testing.readback import NoReadBack
 from reference import small
 from torch import Tensor
 
