@@ -31,16 +31,17 @@ OURS = "fairssl"  # whose plugins the site tells of; what else is installed wher
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that are made from code and from the files beside docs/."""
+    """Adds the pages that are made from code, and the files beside docs/ that are part of the site."""
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))
     for path, source in TAKEN_OVER.items():
-        files.append(File.generated(config, path, content=from_root((ROOT / source).read_text(encoding="utf-8"))))
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, path, content=from_root(text) if path.endswith(".md") else text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Puts generated tables where a written page asks for one by `<!-- generated: NAME -->`."""
+    """Puts generated tables where a written page asks for one by `<!-- generated: NAME -->`, and links right."""
 
     def put(found: re.Match[str]) -> str:
         if found.group(1) not in TABLES:
@@ -48,16 +49,36 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             raise PluginError(f"{page.file.src_uri}: no generated table {found.group(1)!r}; there are {known}")
         return "\n".join(TABLES[found.group(1)]())
 
-    return re.sub(r"<!-- generated: (\S+) -->", put, markdown)
+    markdown = re.sub(r"<!-- generated: (\S+) -->", put, markdown)
+    return re.sub(
+        r"\[([^\]]+)\]\((\.\./[^)\s]+)\)", lambda found: within_site(*found.groups(), page.file.src_uri), markdown
+    )
 
 
-# Pages that are files of the checkout -> where they lie from the root.
-TAKEN_OVER = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+# Files of the checkout that are part of the site -> where they lie from the root.
+TAKEN_OVER = {
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "fairssl.ipynb": "examples/fairssl.ipynb",
+}
 
 
 def from_root(text: str) -> str:
-    """Links of a file in the checkout's root as the page has them: what is in docs/ is beside it."""
-    return re.sub(r"\]\(docs/", "](", text)
+    """Links of a file in the checkout's root as docs/ has them."""
+    links = re.sub(r"\]\((?![a-z]+:|#)", "](../", text)
+    return links.replace("](../docs/", "](")
+
+
+def within_site(text: str, link: str, page: str) -> str:
+    """A link that leaves docs/: to where the site has the file, or else the file's name alone, as the site has no checkout."""
+    path = (ROOT / "docs" / page).parent.joinpath(link.partition("#")[0]).resolve()
+    if path.is_relative_to(ROOT / "docs") or not path.exists():
+        return f"[{text}]({link})"
+    name = path.relative_to(ROOT).as_posix()
+    for target, source in TAKEN_OVER.items():
+        if source == name:
+            return f"[{text}]({'../' * page.count('/')}{target})"
+    return f"`{name}`" if text == name else f"{text} (`{name}`)"
 
 
 # Markdown

@@ -1,7 +1,9 @@
-"""Progress on stderr: bars on a terminal and in a notebook, a line now and then elsewhere, as in a scheduler's log."""
+"""Progress on stderr: bars on a terminal and in a notebook that has ipywidgets, a line now and then elsewhere, as in a
+scheduler's log."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Iterator
@@ -116,8 +118,8 @@ def _time_left(seconds: float, done: float, total: int) -> str:
 
 @contextmanager
 def reporter() -> Iterator[LineReporter]:
-    """The reporter of one command or call: bars on a terminal or in a notebook, lines elsewhere."""
-    if not (sys.stderr.isatty() or _in_notebook()):
+    """The reporter of one command or call: bars on a terminal, or in a notebook that can draw them, lines elsewhere."""
+    if not (sys.stderr.isatty() or _in_notebook_with_bars()):
         yield LineReporter()
         return
     live = BarReporter()
@@ -125,7 +127,9 @@ def reporter() -> Iterator[LineReporter]:
         yield live
 
 
-def _in_notebook() -> bool:
+def _in_notebook_with_bars() -> bool:
+    """Rich moves its bars by ipywidgets; where these are not, it would warn at every move."""
     from rich.console import Console
 
-    return "ipykernel" in sys.modules and Console(stderr=True).is_jupyter
+    in_notebook = "ipykernel" in sys.modules and Console(stderr=True).is_jupyter
+    return in_notebook and importlib.util.find_spec("ipywidgets") is not None
