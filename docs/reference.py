@@ -359,26 +359,27 @@ def methods_page() -> str:
 
 
 def methods_table() -> Iterator[str]:
-    """What the paper's first table says of each method, and what it is made of."""
-
-    def word(value: Any) -> str:
-        return "" if value is None else {True: "yes", False: "no"}.get(value, str(value))
-
+    """What each method is made of and sees, and the other columns of the paper's first table where they say yes."""
     rows = []
     for name in method_names():
         content = describe("method", name)
-        made_of = " + ".join([content["objective"], *content["heads"]])
-        facts = [word(content[key]) for key in FACTS.values()]
-        rows.append([f"[{escaped(name)}](reference/methods.md#{name})", *facts, made_of, escaped(content["summary"])])
-    yield from table(("method", *FACTS, "made of", "what it is"), rows)
+        made_of = " + ".join(escaped(part) for part in (content["objective"], *content["heads"]))
+        words = [FACTS_IN_WORDS.get(key, key) for key in FACTS.values() if content[key] is True]
+        seen = [content["target"], content["group"]]
+        link = f"[{escaped(name)}](reference/methods.md#{name})"
+        rows.append([link, made_of, *seen, ", ".join(words), escaped(content["summary"])])
+    yield from table(("method", "made of", "target seen", "group seen", "kind", "what it is"), rows)
+
+
+FACTS_IN_WORDS = {"generator": "with a generator", "theory": "with a convergence theory"}
 
 
 def metrics_table() -> Iterator[str]:
     rows = []
     for name in metrics_in_order():
         one = describe("metric", name)
-        rows.append((f"[{one['symbol']}](reference/metrics.md#{name})", escaped(one["summary"]), one["better"]))
-    yield from table(("metric", "what it is", "better"), rows)
+        rows.append((f"[{one['symbol']}](reference/metrics.md#{name})", one["better"], escaped(one["summary"])))
+    yield from table(("metric", "better", "what it is"), rows)
 
 
 def licences_table() -> Iterator[str]:

@@ -270,7 +270,8 @@ def test_a_page_fits_says_nothing_and_asks_nobody(address: str, browser: Any, pa
 def test_search_finds_a_parameter(address: str, browser: Any) -> None:
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     tab.goto(f"{address}/index.html", wait_until="networkidle")
-    tab.fill("input.md-search__input", "dual_lr")
+    tab.click("input.md-search__input")
+    tab.keyboard.type("dual_lr")
     tab.wait_for_selector(".md-search-result__item")
     assert "settings.html" in str(tab.get_attribute(".md-search-result__link", "href"))
     tab.close()
