@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,37 @@ def test_a_copy_says_that_it_does_not_read_the_checkout(copy_installed: tuple[En
     assert done.returncode == 0 and said in " ".join(done.stdout.split())
     elsewhere = environment.fairssl("list", "heads", cwd=source.parent)
     assert elsewhere.returncode == 0 and not elsewhere.stderr, "elsewhere there is nothing to say"
+
+
+def test_the_sdist_installs_with_its_licence_and_the_version_that_one_file_states(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    call = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)  # the wheel is built from the sdist
+    assert done.returncode == 0, done.stderr
+    (sdist,), (wheel,) = (tmp_path / "dist").glob("*.tar.gz"), (tmp_path / "dist").glob("*.whl")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert sdist.name == f"fairssl-{version}.tar.gz" and wheel.name == f"fairssl-{version}-py3-none-any.whl"
+    said = [p for p in source.rglob("*") if p.suffix in (".py", ".toml", ".cff", ".yml") and version in p.read_text()]
+    assert said == [source / "pyproject.toml"], "the version stands in one place"
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "plugins/heads/adversary.py", "benchmarks/grids/smoke.toml"} <= inside
+    assert not [name for name in inside if name.endswith((".png", ".jpg", ".zip", ".ipynb"))]
+    environment = Environment(tmp_path / "env")
+    environment.install(str(sdist))
+    (site,) = (environment.folder / "lib").glob("python*/site-packages")
+    (about,) = site.glob("fairssl-*.dist-info")
+    assert "License-Expression: MIT" in (about / "METADATA").read_text() and (about / "licenses" / "LICENSE").is_file()
+    assert environment.fairssl("--version", cwd=tmp_path).stdout == f"fairssl {version}\n"
+    assert names(environment, tmp_path, "heads")["adversary"]["broken"] is None
+    done = environment.fairssl("bench", "--method", "sofclr", *BENCH, "--set", "data.n_train=64", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["failed"] == 0, done.stderr
+
+
+def test_the_extra_all_joins_what_is_optional_for_a_user() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (joined,) = extras["all"]
+    assert set(joined.removeprefix("fairssl[").removesuffix("]").split(",")) == set(extras) - {"all", "docs", "test"}
 
 
 KINDS = ("method", "objective", "head", "encoder", "dataset", "metric")

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from reference.fresh import OFFLINE
+
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("bash", "python", "text", "toml", "csv")
 MARK = re.compile(r"<!-- example: (\w+), (.+) -->")
@@ -103,6 +105,7 @@ def run_page(found: Iterable[Example], folder: Path) -> subprocess.CompletedProc
         "PATH": f"{shims}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
         "FAIRSSL_CACHE": str(home / "cache"),
+        "PYTHONPATH": str(home / "site"),  # where the packages of a page are installed
         "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "agg",
     }
@@ -177,11 +180,23 @@ def _fairssl(words: list[str]) -> None:
 
 
 def _pip(words: Sequence[str]) -> None:
-    """`pip install` of fairssl, a checkout or a package that is here: the extras that are asked for exist."""
+    """`pip install` of fairssl or its checkout: the extras that are asked for exist. A package that is here is installed."""
     assert words[0] == "install", words
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     for word in words[1:]:
         asked = re.fullmatch(r"(?:\.|fairssl)(?:\[(.+)\])?", word)
-        assert asked or word == "-e" or Path(word).is_dir(), f"pip install {word}"
         for extra in (asked.group(1) or "").split(",") if asked else ():
             assert not extra or extra in extras, f"fairssl has no extra {extra!r}"
+        if not asked and word != "-e":
+            assert Path(word).is_dir(), f"pip install {word}"
+            call = [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                *OFFLINE,
+                "--target",
+                os.environ["PYTHONPATH"],
+                str(Path(word).resolve()),
+            ]
+            subprocess.run(call, check=True)
