@@ -37,9 +37,9 @@ pages = pytest.mark.parametrize("path", PAGES, ids=name_of)
 @pages
 def test_every_example_says_what_it_is(path: Path) -> None:
     for one in examples(path.read_text(encoding="utf-8")):
-        if INCLUDED in one.text:
+        if one.title.endswith(".py"):
             (name,) = re.findall(r'--8<-- "(.+)"', one.text)
-            assert (ROOT / name).is_file()
+            assert INCLUDED in one.text and (ROOT / name).is_file()
             assert name.endswith(one.title), f"{name} is shown as {one.title}"
 
 
@@ -211,6 +211,8 @@ def test_the_reference_has_all_that_the_code_has(site: Path) -> None:
         assert all(f"{label}.{name}<" in text for name in config.model_fields)
     metrics = (site / "reference" / "metrics.html").read_text(encoding="utf-8")
     assert metrics.count("Elsewhere: ") == len(kinds.metrics.where()), "each says what others call it"
+    shown = (site / "extend" / "head.html").read_text(encoding="utf-8")
+    assert "8&lt;" not in shown and "Measuring Statistical Dependence" in shown, "files that a page shows are in it"
     licences = (site / "licences.html").read_text(encoding="utf-8")
     assert all(f"datasets.html#{name}" in licences for name in kinds.datasets.where())
 
