@@ -49,11 +49,12 @@ if TYPE_CHECKING:
     from fairssl.data.files import ImageFiles, hashed_order, random_parts, short_id
     from fairssl.data.tables import TableConfig, TableDataset
     from fairssl.interfaces import Dataset, DatasetConfig, PluginConfig, metric
-    from fairssl.parts import Encoder, Head, HeadConfig, Objective, Part
+    from fairssl.parts import Classifier, Encoder, GroupDiscriminator, Head, HeadConfig, Objective, Part
     from fairssl.types import (
         Batch,
         Card,
         Context,
+        Crops,
         DataFacts,
         Defaults,
         Embeddings,
@@ -76,12 +77,13 @@ _FROM = {
     "fairssl.data.archives": ("archives_in", "contents_of", "download_fault", "subfolders"),
     "fairssl.data.files": ("ImageFiles", "hashed_order", "random_parts", "short_id"),
     "fairssl.data.tables": ("TableConfig", "TableDataset"),
-    "fairssl.parts": ("Encoder", "Head", "HeadConfig", "Objective", "Part"),
+    "fairssl.parts": ("Classifier", "Encoder", "GroupDiscriminator", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.interfaces": ("Dataset", "DatasetConfig", "PluginConfig", "metric"),
     "fairssl.types": [
         "Batch",
         "Card",
         "Context",
+        "Crops",
         "DataFacts",
         "Defaults",
         "Embeddings",
@@ -106,7 +108,9 @@ __all__ = [
     "OLDEST_INTERFACE",
     "Batch",
     "Card",
+    "Classifier",
     "Context",
+    "Crops",
     "DataFacts",
     "Dataset",
     "DatasetConfig",
@@ -114,6 +118,7 @@ __all__ = [
     "Defaults",
     "Embeddings",
     "Encoder",
+    "GroupDiscriminator",
     "Head",
     "HeadConfig",
     "ImageFiles",

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairssl.machine import user_path
 from fairssl.plan.request import Request, load_grid
-from fairssl.plan.resolve import Plan, resolve_all
+from fairssl.plan.resolve import Plan, Run, resolve_all
+from fairssl.process_state import preserved_process
 from fairssl.progress import reporter
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
@@ -50,13 +52,30 @@ class Tables(Sequence[Any]):
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A run that failed or diverged, why in one line, and the file that has the whole error."""
+
+    name: str
+    state: str
+    reason: str
+    record: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.state}: {self.reason} (see {self.record})"
+
+
+@dataclass(frozen=True)
 class Result:
-    """What a grid came to. `n_failed`: runs that failed or diverged."""
+    """What a grid came to. `failures`: its runs that failed or diverged."""
 
     plan: Plan
     store: RunStore
     table: Tables
-    n_failed: int
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def n_failed(self) -> int:
+        return len(self.failures)
 
     def records(self) -> list[Record]:
         """The record of every run of the grid, in its order."""
@@ -105,6 +124,7 @@ def bench(
     seeds: int | Iterable[int] | None = None,
     *,
     encoder: str | None = None,
+    weights: Path | str | None = None,
     preset: str | None = None,
     epochs: int | None = None,
     image_size: int | None = None,
@@ -127,7 +147,8 @@ def bench(
     (a number N for seeds 0 to N - 1, or the seeds). `settings` is what `--set` sets: {"adversary.weight": 0.5}. `options`
     are the fields of `fairssl.execute.options.Options`: device, workers, executor, pack, devices, retry_failed and so on.
     Runs and `table.md` go into the folder `out`. Progress is shown on a terminal and in a notebook. Ctrl-C raises
-    KeyboardInterrupt and leaves checkpoints, so that the same call goes on. Errors: `UserError`, in one line.
+    KeyboardInterrupt and leaves checkpoints, so that the same call goes on. Generators, torch's settings, signal handlers
+    and the environment are afterwards what they were. Errors: `UserError`, in one line.
     """
     from fairssl.execute.options import Options
     from fairssl.execute.signals import GracefulStop
@@ -151,11 +172,12 @@ def bench(
         equal_views=equal_views,
         pairs=pairs,
         data_dir=data_dir,
+        weights=weights,
     )
     stop = GracefulStop()
-    with reporter() as log:
+    with preserved_process(), reporter() as log:
         try:
-            how, store = Options(**options), RunStore(Path(out).expanduser())
+            how, store = Options(**options), RunStore(user_path(out))
             return run_plan(checked_plan(requests_of(request, grid), how, log), how, store, log, stop)
         except RuntimeError as error:
             if stop():  # a stop with a checkpoint, as after Ctrl-C
@@ -178,25 +200,82 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
     place = torchrun()
     n_devices = options.devices if place is None else place[0]
     if n_devices == 1:  # as nearly always; a mistake is told before torch is loaded
-        return resolve_all(requests, allow_absent, log.stage)
+        plan = resolve_all(requests, allow_absent, log.stage)
+        _try_weights(plan, log)
+        return plan
     from fairssl.execute.jobs import check_devices
     from fairssl.execute.launch import followers_released
 
     with followers_released():
         plan = resolve_all(requests, allow_absent, log.stage)
         check_devices(plan, n_devices)
+        _try_weights(plan, log)
     return plan
 
 
+def _try_weights(plan: Plan, log: Reporter) -> None:
+    """Put each file of weights into its encoder once, so that one that does not fit is refused before anything is trained,
+    and say what was found in it."""
+    if not plan.weights:
+        return
+    import torch
+
+    from fairssl.train.build import build_encoder
+    from fairssl.train.pretrained import load
+
+    tried = set[str]()
+    for run in plan.runs:
+        encoder = run.spec.encoder
+        file = plan.weights.get((encoder.name, str(encoder.params.get("weights"))))
+        if file is None or encoder.canonical_json in tried:
+            continue
+        tried.add(encoder.canonical_json)
+        with torch.random.fork_rng(devices=[]):
+            drawn = build_encoder(run.spec, pretrained=False)
+        found = load(drawn, encoder.params["weights"], bool(encoder.params.get("partial")), file)
+        log.note(f"weights {file}: {found}")
+
+
 def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop: GracefulStop) -> Result:
-    """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does."""
+    """Do what is left of a plan and write `table.md` beside the runs; what `fairssl bench` does.
+
+    Runs that failed or diverged, now or in an earlier call, are named at the end with the way out.
+    """
     from fairssl import kinds
     from fairssl.execute.launch import launch
 
     for cause in kinds.metrics.broken().values():
         log.note(f"left out of the results: {cause}")
     launch(plan, store, options, log, stop)
-    return result_of(plan, store, log)
+    result = result_of(plan, store, log)
+    report_failures(result.failures, log)
+    return result
+
+
+MOST_FAILURES = 10  # named one by one
+
+
+def failures_of(runs: Iterable[Run], store: RunStore) -> list[Failure]:
+    """Those of the runs that have a record and did not end well."""
+    records = ((run, store.read_record(run.spec.key)) for run in runs)
+    return [_failure(run, record, store) for run, record in records if record is not None and record.state != "ok"]
+
+
+def _failure(run: Run, record: Record, store: RunStore) -> Failure:
+    return Failure(run.name, record.state, record.reason, store.result_dir(record.key) / "record.json")
+
+
+def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
+    """Name the runs that failed or diverged, and say how to run them again."""
+    if not failures:
+        return
+    for failure in failures[:MOST_FAILURES]:
+        log.note(str(failure))
+    more = f" ({len(failures) - MOST_FAILURES} more than are named here)" if len(failures) > MOST_FAILURES else ""
+    log.note(
+        f"{len(failures)} run{'s' * (len(failures) != 1)} failed or diverged{more}; the same command with "
+        "--retry-failed (in Python: retry_failed=True) runs them again"
+    )
 
 
 def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
@@ -214,12 +293,13 @@ def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
     made_otherwise: dict[tuple[str, ...], int] = {}
     metrics = scoring.columns()
     board = Board(order=list(dict.fromkeys(run.label for run in plan.runs)), root=str(store.root))
-    n_failed = 0
+    failures: list[Failure] = []
     for run in plan.runs:
         record = store.read_record(run.spec.key)
         if record is None:
             raise UserError(f"the result {run.spec.key} is not in {store.root}; run the same command again")
-        n_failed += record.state != "ok"
+        if record.state != "ok":
+            failures.append(_failure(run, record, store))
         names = tuple(changed(record.sources, run.spec))
         made_otherwise[names] = made_otherwise.get(names, 0) + 1
         if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
@@ -234,7 +314,7 @@ def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
     tables = tuple(board.tables())
     with whole_file(store.root / "table.md") as file:
         file.write(to_markdown(*tables).encode())
-    return Result(plan, store, Tables(tables), n_failed)
+    return Result(plan, store, Tables(tables), tuple(failures))
 
 
 def _names(value: Names) -> Sequence[str] | None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairssl.data.augment import normalise
 from fairssl.data.decoded import to_square
 from fairssl.data.device import DeviceSplit
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.spec.run import RunSpec
 from fairssl.store.files import whole_file
@@ -69,14 +70,14 @@ def load_encoder(runs: Path | str | Any, row: str, seed: int | None = None) -> F
     `runs`: a runs folder, or what `fairssl.bench` gave. `row`: a run's key, a pretraining's key, or a method as its row is
     named; then `seed` says which of its seeds, the lowest if left out. Nothing there, or several that fit: `UserError`.
     """
-    store = runs.store if hasattr(runs, "store") else RunStore(Path(runs).expanduser())
+    store = runs.store if hasattr(runs, "store") else RunStore(user_path(runs))
     found = _find(store, row, seed)
     spec = found.spec
     shape = DeviceSplit(
         torch.empty(0), torch.zeros(found.n_train), torch.empty(0), torch.zeros(found.n_annotated, dtype=torch.int64)
     )
     with torch.random.fork_rng(devices=[]):
-        model = build_model(spec, shape, found.n_groups, 0)
+        model = build_model(spec, shape, found.n_groups, 0, pretrained=False)
     saved = store.read_pretrain(found.key)
     assert saved is not None  # `_find` has seen it
     model.load(saved[0])
@@ -104,7 +105,7 @@ def export(runs: Path | str | Any, row: str, to: Path | str, seed: int | None = 
         "pretrain_key": encoder.key,
         "spec": json.dumps(encoder.spec.model_dump(mode="json"), sort_keys=True),
     }
-    path = Path(to).expanduser()
+    path = user_path(to)
     with whole_file(path) as file:
         file.write(save(tensors, metadata=about))
     return path

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from fairssl.registry import did_you_mean
 from fairssl.types import Card, DataFacts, Outcome, Progress, Splits, UserError, Value, silent
@@ -26,6 +26,9 @@ class PluginConfig(BaseModel):
         class Config(PluginConfig):
             temperature: float = Field(0.3, gt=0)
             \"\"\"Tau: similarities are divided by it.\"\"\"
+
+    A field that came after the first results, `Field(..., json_schema_extra={"added": True})`, is written nowhere while it
+    has its default, which must be what was done before: so the results from before keep their keys.
     """
 
     model_config = ConfigDict(
@@ -34,17 +37,24 @@ class PluginConfig(BaseModel):
     aliases: ClassVar[Mapping[str, str]] = {}  # another spelling -> the field, as `alpha` for an adversary's `weight`
 
     def params(self) -> dict[str, Any]:
-        """Every parameter, defaults written in, as JSON values.
+        """Every parameter, defaults written in, as JSON values; an added field at its default is left out."""
+        return self.model_dump(mode="json")
 
-        A field that came after the first results, `Field(..., json_schema_extra={"added": True})`, is left out at its
-        default, which must be what was done before: so the results from before keep their keys.
-        """
-        found = self.model_dump(mode="json")
-        for name, declared in type(self).model_fields.items():
-            extra = declared.json_schema_extra
-            default = declared.get_default(call_default_factory=True)
-            if isinstance(extra, Mapping) and extra.get("added") and getattr(self, name) == default:
-                del found[name]
+    @classmethod
+    def added(cls) -> dict[str, Any]:
+        """The defaults of the fields that came after the first results."""
+        return {
+            name: declared.get_default(call_default_factory=True)
+            for name, declared in cls.model_fields.items()
+            if isinstance(declared.json_schema_extra, Mapping) and declared.json_schema_extra.get("added")
+        }
+
+    @model_serializer(mode="wrap")
+    def _without_added(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        for name, default in self.added().items():
+            if getattr(self, name) == default:
+                found.pop(name, None)
         return found
 
     def unread(self) -> frozenset[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.interfaces import PluginConfig
-from fairssl.types import Batch, Context, Stream, Terms
+from fairssl.nn import Discriminator, GradientGuard, LinearClassifier, classification, log_likelihood, normalize
+from fairssl.types import Batch, Context, Crops, Stream, Terms
 
 if TYPE_CHECKING:
     from fairssl.data.device import DeviceSplit
@@ -38,6 +39,8 @@ class Part(nn.Module):
     capturable: ClassVar[bool] = True  # False: the step runs eagerly
     sees: ClassVar[frozenset[str]] = frozenset()  # of "target", "group", "views"; the rest is withheld
     streams: ClassVar[frozenset[Stream]] = frozenset({"all"})
+    # The streams whose labels it is shown; None: all it draws; none: it reads them in `prepare` alone.
+    labelled: ClassVar[frozenset[Stream] | None] = None
     n_views: ClassVar[int] = 2
 
     class Config(PluginConfig):
@@ -54,8 +57,18 @@ class Part(nn.Module):
         processes the first alone runs it, and the others get its state dict.
         """
 
+    def crops(self) -> Sequence[Crops]:
+        """Views of another size or of another share of the image, which the loop draws beside the `n_views` usual ones;
+        default none. The part finds them after the usual ones in the `views`, `h`, `f` and `z` of its streams' batches, in
+        the order asked for; no other part is shown them. The encoder runs once for each size."""
+        return ()
+
     def views(self, batch: Batch, gen: torch.Generator) -> Batch:
-        """Change a batch before it is encoded; default unchanged."""
+        """Change a batch before it is encoded; default unchanged.
+
+        Views may differ in size. The usual ones are changed for all parts; what is added behind them, an edited copy say,
+        the part alone is shown.
+        """
         return batch
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
@@ -92,6 +105,34 @@ class Objective(Part):
         return None
 
 
+class Classifier(Objective):
+    """An objective that trains a linear classifier of y = 1 on its own stream: the mean over the views of -log p(y | view),
+    with p the sigmoid of one linear layer on the representation.
+
+    One view per image, drawn like those of every other method: a batch costs half of a contrastive one, and as much as the
+    usual supervised batch of that many images. A head that needs two gets two, and all are averaged.
+    """
+
+    sees = frozenset({"target"})
+    n_views = 1
+    gives = "logits"
+
+    def __init__(self, config: Any, ctx: Context) -> None:
+        super().__init__(config, ctx)
+        self.classifier = LinearClassifier(ctx.feature_dim)
+
+    def project(self, f: Tensor) -> Tensor:
+        """(B, F) -> (B,) logits of y = 1."""
+        return self.classifier(f)
+
+    def scores(self, f: Tensor) -> Tensor:
+        return torch.sigmoid(self.classifier(f).double())
+
+    def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
+        (stream,) = self.streams
+        return classification(batches[stream].flat_z(), batches[stream].target_of_views())
+
+
 class Head(Part):
     """A part that an objective can be combined with. Its Config has `weight`.
 
@@ -106,6 +147,42 @@ class Head(Part):
     def fit(self, embeddings: Any) -> Callable[[Tensor], Tensor] | None:
         """After training: a transform of (N, F) features fitted on the training embeddings; None for most."""
         return None
+
+
+class GroupDiscriminator(Head):
+    """A head with a discriminator D of the group, trained on the annotated batch: what such heads share.
+
+    D is a perceptron of two layers with a softmax over the G groups. It sees the vector that the probe sees, f, at unit
+    length; "raw" leaves its length. A gradient of D's that is not finite is left out and counted (`skipped`).
+    """
+
+    sees = frozenset({"group"})
+    streams = frozenset({"annotated"})
+    n_views = 1  # as many as the objective draws
+
+    class Config(HeadConfig):
+        input: Literal["normalized", "raw"] = "normalized"
+        """What the discriminator sees: f at unit length, or f itself."""
+        hidden_dim: int = Field(512, ge=1)
+        """Width of the discriminator's hidden layer."""
+
+    def __init__(self, config: Any, ctx: Context) -> None:
+        super().__init__(config, ctx)
+        self.discriminator = Discriminator(self.input_dim(config, ctx), config.hidden_dim, ctx.n_groups)
+        self.guard = GradientGuard()
+
+    def input_dim(self, config: Any, ctx: Context) -> int:
+        """Width of what D sees."""
+        return ctx.feature_dim
+
+    def seen(self, batch: Batch) -> Tensor:
+        """What D sees of the V views, (V B, F)."""
+        f = batch.flat_f()
+        return f if self.config.input == "raw" else normalize(f)
+
+    def likelihood(self, log_d: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(V B, G) log-probabilities -> D's mean log-likelihood of the groups, at most 0, and its accuracy; 0-d each."""
+        return log_likelihood(log_d, batch.group_of_views())
 
 
 class Encoder(nn.Module):

@@ -19,12 +19,15 @@ from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
 from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
+from fairssl.machine import eager_asked
+from fairssl.process_state import preserved_process, preserved_torch
 from fairssl.provenance import environment, sources
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.store.record import ColumnFacts, Measured, Predictions, Record, State, resampled_json
+from fairssl.train.cudagraph import NotCaptured
 from fairssl.train.rng import preserved
 from fairssl.train.trainer import Trainer, build_trainer
-from fairssl.types import Progress, Splits, Undefined, silent
+from fairssl.types import Progress, Splits, Undefined, UserError, silent
 
 
 def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto", progress: Progress = silent) -> Record:
@@ -34,10 +37,16 @@ def run(spec: RunSpec, data_dir: Path | str | None = None, device: str = "auto",
     images in the cache folder. Errors: `UserError` for data or a device that is not here; `Diverged`.
     """
     where = pick_device(device)
-    with preserved(where):
+    with preserved_process(), preserved_torch(), preserved(where):
         trained_on = _load(spec, spec.pretrain_data, data_dir, progress)
-        trainer = build_trainer(spec, trained_on, where)
-        trainer.run(progress=progress)
+        trainer = build_trainer(spec, trained_on, where, eager=eager_asked())
+        try:
+            trainer.run(progress=progress)
+        except NotCaptured as error:  # it may have left the GPU unfit for this process
+            raise UserError(
+                f"{spec.method.name}: a GPU cannot capture its step: {error}; set FAIRSSL_EAGER=1, or call fairssl.bench, "
+                "which goes on eagerly by itself"
+            ) from error
         judged_on = trained_on if spec.pretrain is None else _load(spec, spec.data, data_dir, progress)
         started = time.perf_counter()
         features = embed_splits(trainer.model, judged_on.splits, progress)
@@ -89,10 +98,16 @@ def ok_record(
 
 
 def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
-    """How many test images are left out, and the class that all predictions are of, if they are of one."""
+    """How many test images are left out, the class that all predictions are of, if they are of one, and whether the encoder
+    tells images apart."""
     only = scoring.one_class(found.outcome)
-    unknown = {"n_unknown": len(data.splits.test) - len(found.known)}
-    return unknown if only is None else {**unknown, "one_class": only}
+    return {
+        "n_unknown": len(data.splits.test) - len(found.known),
+        **({} if only is None else {"one_class": only}),
+        "feature_sd": found.spread.feature_sd,
+        "effective_rank": found.spread.effective_rank,
+        "collapsed": found.spread.collapsed,
+    }
 
 
 def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:

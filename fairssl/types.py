@@ -153,6 +153,16 @@ def _declared(values: Tensor | None, label: str) -> Tensor:
     return values
 
 
+@dataclass(frozen=True)
+class Crops:
+    """Further views that a part asks for beside the usual ones, see `Part.crops`: `n` of each image, `size` pixels square,
+    each of a share of the image's area within `area`, else augmented like all others."""
+
+    n: int
+    size: int
+    area: tuple[float, float]
+
+
 @dataclass
 class Batch:
     """One stream's batch as a part may see it: V views of B images.
@@ -163,7 +173,10 @@ class Batch:
     eraser see.
     `z` V x (B, P) is `objective.project(f)`, computed when first asked for and shared by all parts.
 
-    The methods give all views below each other, view by view: row v B + i is view v of image i.
+    The methods give all views below each other, view by view: row v B + i is view v of image i. Views of different size
+    cannot stand below each other as pixels; their features can.
+
+    `extra`: class of a part -> the views, by number, that it has asked for or added; no other part is shown them.
     """
 
     views: list[Tensor]
@@ -173,7 +186,10 @@ class Batch:
     h: list[Tensor] = field(default_factory=list)
     f: list[Tensor] = field(default_factory=list)
     project: Callable[[Tensor], Tensor] | None = None
+    extra: Mapping[type, range] = field(default_factory=dict)
+    stream: str = ""
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
+    _flat_f: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     # Not cached_property, which up to Python 3.11 lets one thread at a time compute: threads may play the processes of a step.
     @property
@@ -181,24 +197,26 @@ class Batch:
         if self.project is None:
             raise RuntimeError("a batch has no projection before the encoder has run")
         if self._z is None:
-            self._z = list(self.project(self.flat_f()).chunk(len(self.f)))
+            self._z = Chunks(self.project(self.flat_f()), len(self.f))
         return self._z
 
     def flat_views(self) -> Tensor:
         """(V B, C, h, w); empty unless the part declares "views"."""
-        return _flat(self.views)
+        return joined(self.views)
 
     def flat_h(self) -> Tensor:
         """(V B, D)."""
-        return _flat(self.h)
+        return joined(self.h)
 
     def flat_f(self) -> Tensor:
-        """(V B, F)."""
-        return _flat(self.f)
+        """(V B, F); the same tensor at every call, and what `z` is computed from, so that `z` can be differentiated by it."""
+        if self._flat_f is None:
+            self._flat_f = joined(self.f)
+        return self._flat_f
 
     def flat_z(self) -> Tensor:
         """(V B, P)."""
-        return _flat(self.z)
+        return joined(self.z)
 
     def target_of_images(self) -> Tensor:
         """(B,) int64; a part that does not declare "target" gets a RuntimeError."""
@@ -217,10 +235,27 @@ class Batch:
         return self.group_of_images().repeat(max(len(self.f), len(self.views)))
 
 
-def _flat(views: list[Tensor]) -> Tensor:
+class Chunks(list["Tensor"]):
+    """A tensor in n parts of equal length, in order, which can be put together again without a copy."""
+
+    def __init__(self, whole: Tensor, n: int) -> None:
+        super().__init__(whole.chunk(n))
+        self._whole, self._parts = whole, tuple(self)
+
+    def joined(self) -> Tensor | None:
+        """The tensor itself; None if a part has been replaced since."""
+        same = len(self) == len(self._parts) and all(a is b for a, b in zip(self, self._parts, strict=True))
+        return self._whole if same else None
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The tensors below each other, (n, ...); not to be changed in place, since it may be no copy."""
+    whole = parts.joined() if isinstance(parts, Chunks) else None
+    if whole is not None:
+        return whole
     import torch
 
-    return torch.cat(views)
+    return torch.cat(list(parts))
 
 
 @dataclass
@@ -275,7 +310,9 @@ class Method:
     group: Literal["none", "annotated", "all"] = "none"
     generator: bool = False
     theory: bool = False
-    notes: str = ""  # where our reading differs, and the paper's search space
+    notes: str = ""  # extra networks, and where our reading differs
+    # What to tune: a setting as `--set` writes it -> the values that are tried.
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------- evaluation

@@ -21,7 +21,7 @@ from fairssl.board.json import to_json_rows, to_long_rows
 from fairssl.board.latex import to_latex
 from fairssl.board.markdown import to_markdown
 from fairssl.board.rows import Board, build
-from fairssl.board.table import Cell, Table, Value
+from fairssl.board.table import Cell, SeedStats, Table
 from fairssl.board.terminal import show
 from fairssl.store.record import ColumnFacts, Record, State
 from fairssl.types import UserError
@@ -164,6 +164,19 @@ def test_leakage_stands_beside_the_metrics_where_it_was_measured() -> None:
     assert "Leak" not in to_markdown(one([record(spec(), 0.5)]))
 
 
+def test_leakages_of_two_versions_of_the_probe_are_not_compared() -> None:
+    def leaky(name: str, **leakage: Any) -> Record:
+        return record(spec(name), 0.5, leakage={"accuracy": 0.9, "balanced_accuracy": 0.7, **leakage})
+
+    old, new, none = leaky("sogclr"), leaky("byol", version=2), record(spec("ccl"), 0.5)
+    rows = {row["method"]: row for row in to_json_rows(one([old, new, none]))}
+    assert rows["byol"]["Leak"]["mean"] == 0.7 and rows["sogclr"]["Leak"]["mean"] is None
+    assert "version 1 of the leakage probe, others by 2; bench --force" in rows["sogclr"]["undefined"]["Leak"]
+    assert rows["ccl"]["undefined"]["Leak"] == "not measured"
+    alone = {row["method"]: row["Leak"]["mean"] for row in to_json_rows(one([old, none]))}
+    assert alone == {"sogclr": 0.7, "ccl": None}
+
+
 def test_rows_stand_in_the_order_that_was_asked_for() -> None:
     board = Board(order=["sogclr", "byol"])
     for name in ("ccl", "byol", "sogclr", "adversary"):
@@ -221,16 +234,22 @@ def test_two_standard_errors_by_hand() -> None:
     .5101 is."""
     facts = {"cells": LARGE}
     same = {"by_seed": {0: 0.0, 1: 0.0}, "sd": 0.0}
-    assert below_majority(Value(0.5099, **same), facts) and not below_majority(Value(0.5101, **same), facts)
-    assert below_majority(Value(0.5101, sd=0.01, by_seed={0: 0.0, 1: 0.0}), facts)
-    assert not below_majority(None, facts) and not below_majority(Value(0.2), {})
+    assert below_majority(SeedStats(0.5099, **same), facts) and not below_majority(SeedStats(0.5101, **same), facts)
+    assert below_majority(SeedStats(0.5101, sd=0.01, by_seed={0: 0.0, 1: 0.0}), facts)
+    assert not below_majority(None, facts) and not below_majority(SeedStats(0.2), {})
 
 
 def test_a_collapsed_row_competes_in_nothing() -> None:
-    rows = [*seeds([0.7, 0.72, 0.71], "a"), *seeds([0.9, 0.92, 0.91], "b", facts={"collapsed": True})]
+    rows = [
+        *seeds([0.7, 0.72, 0.71], "a"),
+        *seeds([0.9, 0.92, 0.91], "b", facts={"collapsed": True, "feature_sd": 0.001, "effective_rank": 1.0}),
+    ]
     found = cells(one(rows))
     assert found["a"]["Acc"].startswith("**71.00") and found["b"]["Acc"] == "91.00 ± 1.00"
-    assert "- b: seed 0, 1, 2: the features have collapsed: does not compete." in to_markdown(one(rows))
+    assert (
+        "- b: seed 0, 1, 2: the features have collapsed (standard deviation 0.001, effective rank 1): does not compete."
+        in to_markdown(one(rows))
+    )
 
 
 def test_best_is_the_best_mean_and_what_is_not_told_apart_from_it() -> None:

@@ -169,7 +169,7 @@ def test_by_identity_where_the_file_is_there(tmp_path):
 
 def test_too_few_people_is_the_users_error(tmp_path):
     root = made(tmp_path / "a", 10, part=[0] * 10, identity=[1] * 5 + [2] * 5)
-    with pytest.raises(UserError, match=r"10 images of 2 identity\(s\) cannot be split in three"):
+    with pytest.raises(UserError, match=r"10 images of 2 people or files cannot be split in 3; add images"):
         load(root)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -217,3 +218,10 @@ def test_doctor_fails_where_something_needed_is_missing(capsys, monkeypatch, req
     found = json.loads(out)
     assert code == 1 and problem in found["problems"][0]
     assert found["extras"]["slurm"] == {"no-such-queue": None}
+
+
+def test_a_method_shows_what_to_tune(capsys):
+    content = as_json(capsys, "show", "method", "sofclr")
+    assert content["search"]["adversary.weight"] == [0.1, 0.3, 0.5, 0.7, 0.9, 1]
+    _, text, _ = call(capsys, "show", "method", "sofclr")
+    assert re.search(r"search space \(--set NAME=VALUE\)\n  adversary.weight +0.1, 0.3, 0.5, 0.7, 0.9, 1\n", text)

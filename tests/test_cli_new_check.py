@@ -154,8 +154,8 @@ def test_check_of_a_faulty_plugin_says_why_and_exits_with_1(tmp_path, capsys):
         code, out, _ = call(capsys, "check", "objective", "faulty", "--json")
         assert code == 1
         found = {row["name"]: row for row in json.loads(out)}
-        assert found["no step reads a tensor back"]["state"] == "fail"
-        assert "reads a tensor back" in found["no step reads a tensor back"]["reason"]
+        assert found["a GPU can capture its step"]["state"] == "fail"
+        assert "reads a tensor back" in found["a GPU can capture its step"]["reason"]
         assert call(capsys, "check", "objective", "ill")[:2] == (
             1,
             "fail  imports: objective 'ill' does not import: ModuleNotFoundError: No module named 'no_such_thing' "

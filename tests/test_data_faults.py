@@ -264,7 +264,7 @@ def test_an_empty_data_dir_is_refused(tmp_path):
     utkface(tmp_path / "UTKFace")
     for words in (("data", "verify", "utkface"), ("bench", "--dataset", "utkface"), ("bench",)):
         code, _, err = fairssl(*words, "--data-dir", "", cwd=tmp_path, env={"FAIRSSL_DATA": "/nonexistent"})
-        assert code == 2 and one_line(err) and "--data-dir is empty" in err
+        assert code == 2 and one_line(err) and "'--data-dir': the path is empty" in err
     assert not (tmp_path / "runs").exists()
 
 

@@ -507,6 +507,40 @@ def test_ctrl_c_stops_ray_with_checkpoints(tmp_path: Path) -> None:
     assert len(list((tmp_path / "work").glob("*/checkpoint-*.safetensors"))) == 2
 
 
+def ray_refusal(out: Path, **env: str) -> str:
+    """The one line of a command that finds no Ray to work on; a cluster has five seconds to answer."""
+    code = "import sys, fairssl.execute.ray as ray; ray.SECONDS_TO_CONNECT = 5.0; from fairssl.cli import main; main()"
+    call = [sys.executable, "-c", code, "bench", *TINY, "--method", "simclr", "--out", str(out), "--executor", "ray"]
+    done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **env}, timeout=100)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert not list((out / "results").iterdir())
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("fairssl: error: ")
+    return line
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_a_ray_cluster_that_is_gone_is_told_within_a_time_limit(tmp_path: Path) -> None:
+    dead = "127.0.0.1:9"
+    assert f"no Ray cluster at RAY_ADDRESS={dead}: no answer in 5 s" in ray_refusal(tmp_path / "runs", RAY_ADDRESS=dead)
+    # Ray itself leaves the address of the last cluster on a machine, also where that one died.
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(dead)
+    told = ray_refusal(tmp_path / "runs", RAY_TMPDIR=str(tmp_path))
+    assert "no Ray cluster at the address that Ray left on this machine: no answer in 5 s" in told
+    assert "`ray stop`" in told
+
+
+@pytest.mark.slow
+@needs("ray")
+def test_a_folder_whose_name_is_too_long_for_rays_sockets_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    told = ray_refusal(tmp_path / "runs", TMPDIR=str(folder))
+    assert "Ray does not start: " in told and "set RAY_TMPDIR to a short path" in told
+
+
 @pytest.mark.slow
 @needs("submitit")
 def test_on_slurm_a_preempted_job_is_requeued_and_goes_on(tmp_path: Path) -> None:
@@ -522,6 +556,8 @@ def test_on_slurm_a_preempted_job_is_requeued_and_goes_on(tmp_path: Path) -> Non
     assert out == whole and bits(tmp_path / "slurm") == bits(tmp_path / "whole")
     logs = "".join(path.read_text() for path in (tmp_path / "slurm" / "slurm").glob("*.out"))
     assert "Requeued job" in logs
+    said = "".join(path.read_text() for path in (tmp_path / "slurm" / "slurm").glob("*.err"))
+    assert "fairssl: simclr synthfaces/attractive/male seed 0: Acc" in said
 
 
 @pytest.mark.slow
@@ -616,7 +652,7 @@ class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, detail: str = "") -> None:
         self.notes.append(text)
 
 

@@ -51,11 +51,15 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
     m = kinds.methods.get(name)
     parts = [kinds.objectives.get(m.objective), *(kinds.heads.get(head) for head in m.heads)]
     for label, column in (("group", m.group), ("target", m.target)):
-        streams = {stream for part in parts if label in part.sees for stream in part.streams}
-        if label == "group" and (m.sampler != "shuffle" or m.probe == "balanced_head"):
+        drawn = [part.streams if part.labelled is None else part.labelled for part in parts if label in part.sees]
+        streams = {stream for one in drawn for stream in one or {"annotated"}}
+        if label == "group" and (
+            m.sampler != "shuffle" or m.probe == "balanced_head" or "thresholds" in m.probe_params
+        ):
             streams.add("annotated")
         assert column == ("all" if "all" in streams else "annotated" if streams else "none")
     assert m.summary and m.paper and m.notes
+    assert bool(m.search) == kinds.objectives.get(m.objective).trains  # what takes no step has nothing to tune
 
 
 @pytest.mark.parametrize("name", METHODS)

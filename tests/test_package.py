@@ -15,9 +15,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module or package imports only those before it, and itself
-    "types", "machine", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec", "data", "train",
-    "scoring", "evaluate", "store", "provenance", "plan", "pipeline", "progress", "execute", "board", "figures",
-    "benchmark", "selection", "frozen", "loss", "testing",
+    "types", "machine", "process_state", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec",
+    "data", "train", "scoring", "evaluate", "store", "provenance", "plan", "pipeline", "progress", "execute", "board",
+    "figures", "benchmark", "selection", "frozen", "loss", "testing",
 )
 # fmt: on
 

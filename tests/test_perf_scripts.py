@@ -231,3 +231,67 @@ def test_gpu_check_refuses_a_machine_without_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "nothing was measured" in done.stderr
     assert not list((tmp_path / "out").iterdir())
+
+
+# What passes for a Python with a GPU: notes what it is called with, has no pytest-timeout, and trains one run before it hangs.
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+  *find_spec*) exit 0 ;;
+  *pytest_timeout*) exit ${NO_PLUGIN:-0} ;;
+  "-c import pytest") exit 0 ;;
+esac
+echo "$*" >>"$CALLS"
+if [[ "$*" == *"bench --grid"* ]]; then
+  mkdir -p "$OUT/runs/results/key" && touch "$OUT/runs/results/key/record.json"
+  sleep ${HANG:-0}
+fi
+"""
+
+
+def gpu_check(tmp_path: Path, *names: str, **env: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """`gpu_check.sh` with that Python, on data that are there; how it ended, and what it called."""
+    python, calls, data = tmp_path / "python", tmp_path / "calls", tmp_path / "data"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    data.mkdir(exist_ok=True)
+    (data / "utkface.zip").touch()
+    calls.write_text("")
+    given = {"PYTHON": str(python), "OUT": str(tmp_path / "out"), "CALLS": str(calls), "FAIRSSL_DATA": str(data), **env}
+    environment = {name: value for name, value in os.environ.items() if name not in ("WHEELS", "LIMIT")}
+    done = subprocess.run(
+        ["bash", str(PERF / "gpu_check.sh"), *names],
+        env={**environment, **given},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done, calls.read_text().splitlines()
+
+
+def test_gpu_check_does_what_is_wanted_most_first(tmp_path: Path) -> None:
+    done, calls = gpu_check(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert calls[0] == "-m fairssl doctor --gpu"
+    assert [Path(call.split()[0]).stem for call in calls[1:3]] == ["step", "packing"]
+    bench, board, tests = calls[3:]
+    assert "bench --grid paper_utkface_fast --attr ethnicity --pack 4" in bench and "board build" in board
+    assert tests == "-m pytest -v --tb=short -W default --session-timeout=80 tests/gpu"
+    _, calls = gpu_check(tmp_path, "tests", NO_PLUGIN="1")
+    assert calls == ["-m pytest -v --tb=short -W default tests/gpu"]
+    _, calls = gpu_check(tmp_path, "table", "step", FAIRSSL_DATA=str(tmp_path / "none"))
+    assert [Path(call.split()[0]).stem for call in calls] == ["step", "stages"]
+
+
+def test_gpu_check_keeps_what_has_ended_when_time_runs_out(tmp_path: Path) -> None:
+    done, calls = gpu_check(tmp_path, "table", HANG="30", LIMIT="4")
+    assert done.returncode == 1 and "failed: table" in done.stdout
+    assert len(calls) == 2 and f"board build {tmp_path / 'out' / 'runs'}" in calls[1]
+    done, calls = gpu_check(tmp_path, "doctor", "step", LIMIT="0")
+    assert done.returncode == 1 and calls == [] and "step: not begun, no time was left" in done.stdout
+
+
+def test_gpu_check_refuses_a_name_that_it_does_not_know(tmp_path: Path) -> None:
+    done, calls = gpu_check(tmp_path, "step", "tabel")
+    assert done.returncode == 2 and calls == []
+    assert done.stderr == "gpu_check: unknown name 'tabel'; known: doctor step packing table tests\n"
+    assert not (tmp_path / "out").exists()

@@ -10,9 +10,8 @@ from fairssl import kinds, testing
 from fairssl.cli.new import plugin_and_test
 from fairssl.types import UserError
 
-FAST = {("objectives", "vicreg"), ("heads", "adversary")}  # one of each kind that takes long
 ALL = [
-    pytest.param(kind, name, marks=[] if kind in ("methods", "metrics") or (kind, name) in FAST else pytest.mark.slow)
+    pytest.param(kind, name, marks=pytest.mark.slow if (kind, name) == ("encoders", "timm") else [])
     for kind in kinds.registries
     for name in kinds.registries[kind].where()
 ]
@@ -122,9 +121,6 @@ def test_a_plugin_with_a_stage_before_training_passes(tmp_path):
             [("import torch\n", "import numpy as np\nimport torch\n"), before_return("loss = loss * np.random.rand()")],
         ),
         ("the batch's order does not matter", "in another order", [before_return("loss = loss + z[0].sum()")]),
-        ("no step reads a tensor back", "reads a tensor back", [before_return("loss = loss if loss > 0 else -loss")]),
-        ("no step reads a tensor back", "Tensor.tolist", [before_return("loss = loss + 0 * sum(z[0].tolist())")]),
-        ("no step reads a tensor back", "with a mask", [before_return("loss = loss + z[z[:, 0] > 0].sum()")]),
         (
             "gradients reach what they should",
             "does not reach all of the encoder",
@@ -196,6 +192,129 @@ def test_a_faulty_objective_fails(tmp_path, check, reason, changes):
     assert reason in found.get(check, ""), found
 
 
+CAPTURE, REPLAY = "a GPU can capture its step", "a replayed step equals an eager one"
+
+NOT_ON_A_GPU = {  # a line in `forward` -> what a user is told
+    "loss = loss if loss > 0 else -loss": "Tensor.bool, which reads a tensor back",
+    "loss = loss + 0 * sum(z[0].tolist())": "reads a tensor back",
+    "loss = loss * (1 if z.sum().item() else 1)": "Tensor.item, which reads a tensor back",
+    "loss = loss + 0 * z.detach().cpu().sum()": "copies a tensor to the host",
+    "loss = loss + z[torch.arange(8)].mean()": "indexes with a tensor of the host",
+    "loss = loss + (torch.zeros(8) + z).mean()": "calls add with a tensor of the host",
+    "loss = loss + (z + torch.zeros(8).to(z.device)).mean()": "copies a tensor of the host to the GPU",
+    "loss = loss + (z + torch.randn(8).to(z.device)).mean()": "calls randn on the host",
+    "loss = loss * torch.rand(())": "calls rand on the host",
+    "loss = loss * torch.tensor(0.5, device=z.device)": "copies a tensor of the host to the GPU",
+    "loss = torch.where(loss > 0, loss, torch.tensor(0.5))": "calls where with a tensor of the host",
+    "z = z.clone(); z[z > 0] = z[0, 0]; loss = loss + z.mean()": "assigns a tensor through a mask",
+    "z = z.clone(); z[batches['all'].index % 8] = 0.5; loss = loss + z.mean()": "assigns a tensor of the host",
+    "loss = loss + z[z[:, 0] > 0].sum()": "indexes with a mask",
+    "loss = loss + torch.nonzero(z).float().mean()": "calls nonzero, whose result must be read back",
+    "loss = loss + z.repeat_interleave(batches['all'].index, 0).mean()": "calls repeat_interleave",
+    "loss = loss + torch.linalg.eigvalsh(z.T @ z).mean()": "calls _linalg_eigh, whose result must be read back",
+    "self.scale.mul_(0.9); loss = loss * self.scale": "calls mul_ on a tensor of the host, which a replay leaves as it is",
+    "loss = loss + (z * self.table).mean()": "calls mul with a tensor of the host",
+    "loss = loss + Odd.apply(z).mean()": "Tensor.item, which reads a tensor back",
+    "z.register_hook(lambda g: g * bool(g.sum() > 0))": "Tensor.bool, which reads a tensor back",
+}
+FROZEN = [  # lines in `forward` whose numbers Python makes
+    "self.count += 1; loss = loss * self.count",
+    "import random; loss = loss * random.random()",
+    "self.mean = 0.9 * self.mean + z.detach().mean(); loss = loss * self.mean",
+]
+SOUND = [
+    "loss = loss + torch.nn.functional.one_hot(batches['all'].index % 4, 4).float().mean() * z.mean()",
+    "z = z.clone(); z[z > 0] = 0.0; loss = loss + z.mean()",
+    "z = z.clone(); z[:, 1] = 0.5; loss = loss + z.mean()",
+    "loss = loss + z.repeat_interleave(torch.full((8,), 2, device=z.device), 0, output_size=16).mean()",
+    "loss = loss * torch.tensor(0.5)",
+    "loss = loss * torch.linspace(0, 1, 3)[1].item()",
+    "loss = loss * torch.rand((), device=z.device)",
+    "loss = loss + torch.nn.functional.dropout(z).mean()",
+    "z.register_hook(lambda g: torch.where(g.isfinite().all(), g, 0.0))",
+    "self.seen.add_(1); loss = loss * self.seen",
+    "loss = loss + z.median() + z.cumsum(0).mean() + z.sort(0).values[0].mean()",
+]
+WITH_STATE = [
+    in_init("self.count, self.scale, self.table = 0, torch.tensor(1.0), torch.ones(8)"),
+    in_init("self.mean = torch.zeros(())"),
+    in_init('self.register_buffer("seen", torch.zeros(()))'),
+    (
+        "class Agree",
+        """class Odd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 if gradient.sum().item() else 1)
+
+
+class Agree""",
+    ),
+]
+
+
+def captured(tmp_path, line):
+    """The failing checks of the two that stand for a GPU, of an objective with that line in `forward`."""
+    write_package(tmp_path, "stranger", {"objectives/faulty.py": edited(OBJECTIVE, *WITH_STATE, before_return(line))})
+    with known(tmp_path):
+        found = [one for check in (CAPTURE, REPLAY) for one in testing.check("objective", "faulty", check)]
+    return {one.name: one.reason for one in found if one.state != "pass"}
+
+
+@pytest.mark.parametrize("line", NOT_ON_A_GPU)
+def test_what_a_gpu_cannot_capture_is_told_with_its_line(tmp_path, line):
+    reason = captured(tmp_path, line)[CAPTURE]
+    assert reason.startswith("a step ") and NOT_ON_A_GPU[line] in reason
+    if line != "loss = loss + Odd.apply(z).mean()":
+        assert "(faulty.py:" in reason and line in reason
+    else:
+        assert "return gradient * (1 if gradient.sum().item() else 1)" in reason
+
+
+@pytest.mark.parametrize("line", FROZEN)
+def test_what_a_replay_would_repeat_is_found(tmp_path, line):
+    found = captured(tmp_path, line)
+    assert {*found} == {REPLAY} and "what Python computes is frozen there" in found[REPLAY]
+
+
+@pytest.mark.parametrize("line", SOUND)
+def test_what_a_gpu_can_capture_passes(tmp_path, line):
+    assert captured(tmp_path, line) == {}
+
+
+AFTER_STEP = """\
+    def rate(self):
+        self.count += 1
+        return 0.5**self.count
+
+    def after_step(self, encoder, progress):
+        with torch.no_grad():
+            self.layer.bias.mul_(RATE)
+
+"""
+
+
+@pytest.mark.parametrize(("rate", "failing"), [("self.rate()", {REPLAY}), ("(1 - progress)", set())])
+def test_a_rate_that_python_computes_is_frozen_and_one_on_the_device_is_not(tmp_path, rate, failing):
+    text = edited(OBJECTIVE, *WITH_STATE, ("    def project", AFTER_STEP.replace("RATE", rate) + "    def project"))
+    write_package(tmp_path, "stranger", {"objectives/faulty.py": text})
+    with known(tmp_path):
+        found = [one for check in (CAPTURE, REPLAY) for one in testing.check("objective", "faulty", check)]
+    assert {one.name for one in found if one.state != "pass"} == failing
+
+
+def test_a_part_that_says_it_is_not_capturable_is_not_asked(tmp_path):
+    eager = ("    class Config", "    capturable = False\n\n    class Config")
+    text = edited(OBJECTIVE, eager, before_return("loss = loss if loss > 0 else -loss"))
+    write_package(tmp_path, "stranger", {"objectives/faulty.py": text})
+    with known(tmp_path):
+        found = {one.name: one for one in testing.check("objective", "faulty")}
+    assert found[CAPTURE].state == found[REPLAY].state == "skip" and "as it says itself" in found[CAPTURE].reason
+
+
 GROUP_LOOP = """\
         means = [f[group == code].mean(0) for code in (0, 1)]
         return Terms(primal={"mean_gap": (means[0] - means[1]).square().sum()})
@@ -207,7 +326,7 @@ def test_a_head_that_divides_by_the_size_of_an_absent_group_fails(tmp_path):
     start, end = text.index("        return Terms("), text.index("def mean_gap")
     found = failures(tmp_path, "head", text[:start] + GROUP_LOOP + "\n\n" + text[end:])
     assert "nan" in found["a batch with one group or one class"]
-    assert "with a mask" in found["no step reads a tensor back"]
+    assert "with a mask" in found[CAPTURE]
 
 
 METRIC = plugin_and_test("metric", "faulty")[0]
@@ -341,6 +460,14 @@ class Faulty(Encoder):
 '''
 
 
+NEXT = """\
+    calls = 0
+
+    def next(self):
+        self.calls += self.training
+        return self.calls + 1
+
+"""
 SIZE = "self.dim = 8"
 MEAN = "x.mean((2, 3))"
 
@@ -368,6 +495,11 @@ MEAN = "x.mean((2, 3))"
         (
             "state dict round trip",
             [(MEAN, f"{MEAN} + self.shift"), (SIZE, f"{SIZE}\n        self.shift = torch.randn(3)")],
+        ),
+        ("a GPU can capture its step", [(MEAN, f"{MEAN} * (2 if x.mean() > 0 else 1)")]),
+        (
+            "a replayed step equals an eager one",
+            [(MEAN, f"{MEAN} * self.next()"), ("    def forward", f"{NEXT}    def forward")],
         ),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,11 @@ from reference import small
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 
-from fairssl.evaluate.embed import embed
+from fairssl.evaluate.embed import embed, filled
 from fairssl.evaluate.leakage import leakage
-from fairssl.evaluate.probe import Standardise, fit_probe
+from fairssl.evaluate.probe import Standardise, fit_logistic, fit_probe
 from fairssl.spec.config import ProbeConfig
 from fairssl.types import Split
 
@@ -120,12 +123,66 @@ def test_leakage_finds_a_group_that_is_there_and_not_one_that_is_not() -> None:
     assert abs(blind["balanced_accuracy"] - 0.5) < 0.05  # three standard errors of 1000 coins
 
 
+def test_the_perceptron_finds_a_group_that_no_line_tells_apart_as_scikit_learns_does() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, 6)).astype(np.float32) * np.logspace(-1, 2, 6, dtype=np.float32) + 3
+    group = ((x[:, 0] > 3) ^ (x[:, 1] > 3)).astype(np.int64)  # exclusive or
+    group[::7] = -1  # unknown
+    found = leakage(torch.from_numpy(x[:3000]), group[:3000], torch.from_numpy(x[3000:]), group[3000:])
+    assert abs(found["balanced_accuracy"] - 0.5) < 0.06 and found["mlp_balanced_accuracy"] > 0.93
+    scale = (x - x[:3000].mean(0)) / x[:3000].std(0)
+    theirs = MLPClassifier((256,), alpha=0, batch_size=256, max_iter=40, random_state=0, early_stopping=False)
+    known = group >= 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it stops at max_iter, as ours does
+        theirs.fit(scale[:3000][known[:3000]], group[:3000][known[:3000]])
+    accuracy = theirs.score(scale[3000:][known[3000:]], group[3000:][known[3000:]])
+    assert found["mlp_accuracy"] == pytest.approx(accuracy, abs=0.03)
+
+
+def test_the_perceptron_is_at_chance_on_noise_takes_absent_groups_and_depends_on_its_seed_alone() -> None:
+    rng = np.random.default_rng(2)
+    noise, group = torch.from_numpy(rng.normal(size=(2000, 5))).float(), rng.integers(0, 2, 2000)
+    once, again, other = (leakage(noise[:1000], group[:1000], noise[1000:], group[1000:], seed) for seed in (0, 0, 1))
+    assert abs(once["mlp_balanced_accuracy"] - 0.5) < 0.06
+    assert once == again and once["mlp_accuracy"] != other["mlp_accuracy"] and once["accuracy"] == other["accuracy"]
+    codes = np.array([0, 2, 4])[np.arange(90) % 3]  # of five groups two are absent
+    told = torch.eye(5)[codes]
+    assert leakage(told, codes, told, codes)["mlp_accuracy"] == 1.0
+    shifted = leakage(100 * noise[:1000] + 7, group[:1000], 100 * noise[1000:] + 7, group[1000:])
+    assert shifted["mlp_accuracy"] == pytest.approx(once["mlp_accuracy"], abs=0.02)  # it standardises
+
+
 def test_leakage_passes_over_unknown_groups_and_says_when_there_is_one_group() -> None:
     x = torch.randn(100, 3)
     group = np.where(np.arange(100) % 2 == 0, -1, 0)
     assert leakage(x, group, x, group)["accuracy"] is None
     five = np.arange(100) % 5
     assert leakage(torch.eye(5)[five], five, torch.eye(5)[five], five)["accuracy"] == 1.0
+
+
+def test_two_groups_are_told_apart_by_the_minimum_of_the_regularised_loss() -> None:
+    """Where the gradient vanishes, on features on which L-BFGS gives up after 500 iterations."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(600, 40)) @ (np.geomspace(1, 1e-3, 40)[:, None] * rng.normal(size=(40, 40)))
+    group = (hidden[:, 0] + 0.01 * rng.normal(size=600) > 0).astype(np.int64)
+    x = Standardise(torch.from_numpy(hidden).float())(torch.from_numpy(hidden).float())
+    gradients = {}
+    for solver, most in (("newton-cholesky", 100), ("lbfgs", 500)):
+        model = fit_logistic(x, torch.from_numpy(group), 1.0, solver, most)
+        weight = torch.from_numpy(model.coef_[0])
+        p = torch.sigmoid(x.double() @ weight + float(model.intercept_[0]))
+        gradients[solver] = float((x.double().T @ (p - torch.from_numpy(group)) + weight).abs().max())
+        assert solver == "lbfgs" or model.n_iter_.max() < 15
+    assert gradients["newton-cholesky"] < 0.05 * gradients["lbfgs"]
+    features, groups = torch.from_numpy(hidden).float(), (group, group)
+    found = leakage(features, groups[0], features, groups[1])
+    assert found["converged"] is True and found["version"] == 2
+
+
+def test_a_batch_is_filled_up_with_its_last_image() -> None:
+    images = torch.arange(6.0).view(3, 1, 2)
+    assert torch.equal(filled(images, 5), images[[0, 1, 2, 2, 2]]) and torch.equal(filled(images, 3), images)
 
 
 def test_embedding_is_in_order_and_does_not_depend_on_the_batch() -> None:

@@ -19,6 +19,13 @@ from fairssl.plan.status import Live, survey, write_plan
 from fairssl.store.record import Record
 from fairssl.store.runs import RunStore
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/a/plugin.py", line 3, in forward
+    raise ValueError("bad")
+ValueError: bad
+and more
+"""
+
 
 def status(runs: Path, capfd: pytest.CaptureFixture[str]) -> dict:
     capfd.readouterr()
@@ -40,7 +47,7 @@ def test_cells_are_counted_by_state_and_the_last_error_is_told(
     assert len(jobs) == 6
     assert Worker(store, Settings(plan.roots), SilentReporter(), GracefulStop()).run(jobs[:1]) == []
     failed, diverged, running = (job.runs[0] for job in jobs[1:4])
-    for cell, state, error in ((diverged, "diverged", "step 3: nan"), (failed, "failed", "Traceback\nValueError: bad")):
+    for cell, state, error in ((diverged, "diverged", "step 3: nan"), (failed, "failed", TRACEBACK)):
         store.write_result(Record(spec=cell.spec.model_dump(mode="json"), key=cell.spec.key, state=state, error=error))
     with store.claim(running.spec.pretrain_key):
         live = Live(store, running.spec.pretrain_key, [running])
@@ -55,12 +62,22 @@ def test_cells_are_counted_by_state_and_the_last_error_is_told(
         (one,) = found["at_work"]
         assert (one["what"], one["done"], one["total"]) == ("train", 20, 1000)
         assert one["views_per_second"] == pytest.approx(32 * one["per_second"])
-        assert found["last_error"]["error"].endswith("ValueError: bad")
+        path = tmp_path / "results" / failed.spec.key / "record.json"
+        assert found["last_error"] == {
+            "key": failed.spec.key,
+            "name": failed.name,
+            "state": "failed",
+            "reason": "ValueError: bad",
+            "error": TRACEBACK,
+            "record": str(path),
+        }
         capfd.readouterr()
         assert run(["status", str(tmp_path)]) == 0
         text = capfd.readouterr().out
         assert text.startswith("2 planned, 1 running, 1 ok, 1 failed, 1 diverged\n")
-        assert "train 20 of 1000" in text and "ValueError: bad" in text
+        assert "train 20 of 1000" in text
+        assert f"Last error: {failed.name} failed: ValueError: bad\n  in full in {path}\n" in text
+        assert "--retry-failed" in text
     # its owner is gone: the live file says nothing any more
     found = status(tmp_path, capfd)
     assert (found["running"], found["planned"], found["at_work"]) == (0, 3, [])

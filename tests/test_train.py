@@ -14,9 +14,10 @@ from reference.plugin_package import PREPARED, known, write_package
 
 from fairssl import kinds
 from fairssl.parts import Part
-from fairssl.train.history import Diverged
+from fairssl.train.batch_counts import BatchCounts
+from fairssl.train.history import Diverged, History
 from fairssl.train.trainer import Stopped, Trainer
-from fairssl.types import Batch
+from fairssl.types import Batch, Chunks, joined
 
 METHODS = ["simclr", "sogclr", "byol", "vicreg", "simclr+ccl", "sofclr"]
 
@@ -134,6 +135,13 @@ def test_labels_that_a_part_did_not_declare_are_withheld() -> None:
     assert (shown["adversary", "annotated"].group >= 0).all()  # type: ignore[operator]
 
 
+def test_labels_that_no_part_of_a_stream_declares_are_not_drawn() -> None:
+    trainer = small.trainer(small.run_of("sofclr").spec)
+    drawn = trainer.step.draw(_rows(trainer))
+    assert drawn["all"].target is None and drawn["all"].group is None and drawn["annotated"].target is None
+    assert torch.equal(drawn["annotated"].group, trainer.data.group[drawn["annotated"].index])  # type: ignore[arg-type]
+
+
 def test_no_group_outside_the_annotated_subset_reaches_the_device() -> None:
     trainer = small.trainer(small.run_of("sofclr").spec)
     hidden = torch.ones(len(trainer.data.group), dtype=torch.bool)
@@ -144,15 +152,34 @@ def test_no_group_outside_the_annotated_subset_reaches_the_device() -> None:
 def test_an_infinite_discriminator_gradient_neither_stops_nor_poisons_the_encoder() -> None:
     trainer = small.trainer(small.run_of("sofclr").spec)
     weight = next(iter(trainer.model.parts["adversary"].dual_parameters()))
-    before = weight.detach().clone()
+    trainer.step(_rows(trainer))
+    dual = trainer.step.optimizers["dual"].state
+    before = {name: value.clone() for name, value in {"weight": weight.detach(), **dual[weight]}.items()}
     encoder_before = next(trainer.model.encoder.parameters()).detach().clone()
     hook = weight.register_hook(lambda g: torch.full_like(g, math.inf))
-    terms = trainer.step(_rows(trainer))
+    terms = trainer.step(_rows(trainer, 1))
     hook.remove()
     assert float(terms["dual_skipped"]) == 1
-    assert torch.equal(weight, before)
+    for name, value in {"weight": weight.detach(), **dual[weight]}.items():  # the optimiser's own state too
+        assert torch.equal(value, before[name]), name
     assert not torch.equal(next(trainer.model.encoder.parameters()), encoder_before)
-    assert math.isfinite(float(trainer.step(_rows(trainer, 1))["loss"]))
+    terms = trainer.step(_rows(trainer, 2))
+    assert float(terms["dual_skipped"]) == 0 and math.isfinite(float(terms["loss"]))
+    assert not torch.equal(weight, before["weight"])
+
+
+def test_a_skipped_step_of_plain_sgd_moves_nothing_either() -> None:
+    sets = ("train.dual_optimizer=sgd", "train.weight_decay=0.1")
+    trainer = small.trainer(small.run_of("sofclr", sets=sets).spec)
+    weight = next(iter(trainer.model.parts["adversary"].dual_parameters()))
+    before = weight.detach().clone()
+    hook = weight.register_hook(lambda g: torch.full_like(g, math.nan))
+    assert float(trainer.step(_rows(trainer))["dual_skipped"]) == 1
+    hook.remove()
+    assert torch.equal(weight, before)
+    trainer.step(_rows(trainer, 1))
+    expected = before - 1e-3 * (weight.grad + 0.1 * before)  # type: ignore[operator]
+    assert torch.allclose(weight, expected, atol=1e-7)
 
 
 def test_the_cosine_schedule_falls_from_the_full_rate_to_almost_nothing() -> None:
@@ -184,6 +211,79 @@ def test_the_optimiser_steps_as_plain_adam_whatever_the_memory_layout() -> None:
         if new.grad is not None:
             first_step = -1e-3 * new.grad / (new.grad.abs() + 1e-8)  # Adam's first step after bias correction
             assert torch.allclose(new.detach() - old, first_step, atol=1e-6)
+
+
+# --------------------------------------------------------------------------- what is done once for many
+
+
+def test_a_tensor_in_chunks_is_put_together_without_a_copy_unless_one_was_replaced() -> None:
+    whole = torch.arange(12.0).view(6, 2)
+    chunks = Chunks(whole, 3)
+    assert joined(chunks) is whole
+    assert torch.equal(joined(list(chunks)), whole) and joined(list(chunks)) is not whole
+    chunks[1] = torch.zeros(2, 2)
+    assert torch.equal(joined(chunks)[2:4], torch.zeros(2, 2)) and torch.equal(joined(chunks)[4:], whole[4:])
+    assert len(joined(chunks[:2])) == 4
+
+
+def test_batch_norms_count_every_batch_once_for_each_use() -> None:
+    trainer = small.trainer(small.run_of("sofclr").spec)
+    for step in range(3):
+        trainer.step(_rows(trainer, step))
+    counts = {n: int(b) for n, b in trainer.model.tensors().items() if n.endswith("num_batches_tracked")}
+    encoder = {n: count for n, count in counts.items() if n.startswith("encoder.")}
+    assert len(encoder) == 4 and set(encoder.values()) == {6}  # both streams
+    assert set(counts.values()) - {6} == {3}  # the projector sees one
+    layer = next(m for m in trainer.model.encoder.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    assert type(layer.num_batches_tracked) is torch.Tensor
+
+
+def test_a_batch_norm_that_averages_over_all_batches_keeps_its_own_count() -> None:
+    plain, ours = (torch.nn.BatchNorm1d(3, momentum=None) for _ in range(2))
+    counts = BatchCounts([ours])
+    for x in torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(0)):
+        plain(x)
+        with counts.together():
+            ours(x)
+    assert torch.equal(plain.running_mean, ours.running_mean) and ours.num_batches_tracked == 3  # type: ignore[arg-type]
+
+
+def test_counts_of_a_step_that_failed_are_not_left_half_way() -> None:
+    layer = torch.nn.BatchNorm1d(3)
+    counts = BatchCounts([layer])
+    with pytest.raises(RuntimeError), counts.together():
+        layer(torch.randn(4, 3))
+        raise RuntimeError("a bug")
+    assert int(layer.num_batches_tracked) == 0
+    with counts.together():
+        layer(torch.randn(4, 3))
+        layer(torch.randn(4, 3))
+    assert int(layer.num_batches_tracked) == 2
+
+
+def test_the_sums_of_an_epoch_are_exact_and_take_every_kind_of_term() -> None:
+    history = History(torch.device("cpu"))
+    for step in range(4):
+        count = {} if step == 0 else {"late": torch.tensor(2.0**24 + step)}
+        history.add(
+            {
+                "loss": torch.tensor(0.1),
+                "n": torch.tensor(2**40 + 1),
+                "wide": torch.tensor(1e-300, dtype=torch.float64),
+                **count,
+            }
+        )
+    row = history.close_epoch(4, 8, 8, torch.tensor(0.5))
+    assert row == {
+        "epoch": 2,
+        "step": 8,
+        "lr": 0.5,
+        "loss": float(torch.tensor(0.1)),
+        "n": 2.0**40 + 1,
+        "wide": 1e-300,
+    } | {"late": (3 * 2.0**24 + 6) / 4}
+    history.add({"loss": torch.tensor(1.0)})
+    assert float(history.sums["loss"]) == 1 and float(history.sums["n"]) == 0
 
 
 # --------------------------------------------------------------------------- divergence

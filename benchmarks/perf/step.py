@@ -39,6 +39,7 @@ from fairssl.plan.request import Request
 from fairssl.plan.resolve import resolve
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_model
+from fairssl.train.step import laid_out_as
 from fairssl.train.trainer import Trainer
 from fairssl.types import Batch
 
@@ -98,25 +99,28 @@ class Model:
             if group
         ]
         self.bf16 = spec.train.precision == "bf16"
+        self.n_views = max(part.n_views for part in self.parts.values())
 
     def project(self, f: Tensor) -> Tensor:
         with in_network_precision(self.device):
             return self.objective.project(f).float()
 
-    def step(self, batches: dict[str, tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-        """One step on views (2B, C, H, W), index (B,) and group (B,) per stream; the loss."""
+    def step(self, batches: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+        """One step on views (V B, C, H, W), index (B,), target (B,) and group (B,) per stream; the loss."""
         with networks_in_bf16(self.bf16):
             seen: Any = {}
-            for name, (pixels, index, group) in batches.items():
-                with in_network_precision(self.device):
-                    h = self.encoder(pixels).float()
-                    f = self.objective.represent(h).float()
+            with in_network_precision(self.device):  # of all streams: it keeps the weights that it has cast
+                features = {name: self.encoder(pixels).float() for name, (pixels, *_) in batches.items()}
+                represented = {name: self.objective.represent(h).float() for name, h in features.items()}
+            for name, (pixels, index, target, group) in batches.items():
+                h, f = features[name], represented[name]
                 seen[name] = Batch(
-                    views=list(pixels.chunk(2)),
+                    views=list(pixels.chunk(self.n_views)),
                     index=index,
+                    target=target,
                     group=group,
-                    h=list(h.chunk(2)),
-                    f=list(f.chunk(2)),
+                    h=list(h.chunk(self.n_views)),
+                    f=list(f.chunk(self.n_views)),
                     project=self.project,
                 )
             terms = {name: part({stream: seen[stream] for stream in part.streams}) for name, part in self.parts.items()}
@@ -126,7 +130,7 @@ class Model:
         for loss, parameters in both:
             gradients = torch.autograd.grad(loss, parameters, retain_graph=loss is primal and bool(self.dual))
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+                parameter.grad = laid_out_as(parameter, gradient)
         for optimizer in self.optimizers:
             optimizer.step()
         return primal.detach()
@@ -140,8 +144,9 @@ def ceiling(spec: RunSpec, split: DeviceSplit) -> Callable[[], Any]:
     fixed = {}
     for name, rows in rows_of(spec, split).items():
         rows = rows[: spec.train.batch_size]
-        pixels = torch.randn(2 * len(rows), 3, size, size, generator=gen, device=device)
-        fixed[name] = (pixels.contiguous(memory_format=torch.channels_last), rows, split.group[rows])
+        pixels = torch.randn(model.n_views * len(rows), 3, size, size, generator=gen, device=device)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        fixed[name] = (pixels, rows, split.target[rows], split.group[rows])
     if device.type != "cuda":
         return lambda: model.step(fixed)
     with tuned():
@@ -186,8 +191,8 @@ def rows_of(spec: RunSpec, split: DeviceSplit) -> dict[str, Tensor]:
 class TwoViews(Dataset):
     """PIL images in memory, two views of each."""
 
-    def __init__(self, images: np.ndarray, rows: np.ndarray, group: np.ndarray, size: int) -> None:
-        self.images, self.rows, self.group = images, rows, group
+    def __init__(self, images: np.ndarray, rows: np.ndarray, target: np.ndarray, group: np.ndarray, size: int) -> None:
+        self.images, self.rows, self.target, self.group = images, rows, target, group
         self.transform = transforms.Compose(
             [
                 transforms.RandomResizedCrop(size, scale=(0.2, 1.0)),
@@ -202,19 +207,20 @@ class TwoViews(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, at: int) -> tuple[Tensor, Tensor, int, int]:
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor, int, int, int]:
         row = int(self.rows[at])
         image = Image.fromarray(self.images[row])
-        return self.transform(image), self.transform(image), row, int(self.group[row])
+        return self.transform(image), self.transform(image), row, int(self.target[row]), int(self.group[row])
 
 
 def plain_loop(spec: RunSpec, split: DeviceSplit, workers: int) -> Iterator[float]:
     """Every `next()` is one step of the plain loop; its loss."""
     device = split.images.device
     images = split.images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+    labels = split.target.cpu().numpy(), split.group.cpu().numpy()
     loaders = {
         name: DataLoader(
-            TwoViews(images, rows.cpu().numpy(), split.group.cpu().numpy(), spec.data.image_size),
+            TwoViews(images, rows.cpu().numpy(), *labels, spec.data.image_size),
             batch_size=spec.train.batch_size,
             shuffle=True,
             drop_last=True,
@@ -231,9 +237,10 @@ def plain_loop(spec: RunSpec, split: DeviceSplit, workers: int) -> Iterator[floa
     while True:
         batches = {}
         for name, batches_of in endless.items():
-            first, second, index, group = next(batches_of)
+            first, second, *labels = next(batches_of)
             pixels = torch.cat([first.to(device, non_blocking=True), second.to(device, non_blocking=True)])
-            batches[name] = (pixels, index.to(device, non_blocking=True), group.to(device, non_blocking=True))
+            index, target, group = (one.to(device, non_blocking=True) for one in labels)
+            batches[name] = (pixels, index, target, group)
         yield model.step(batches).item()
 
 
@@ -252,7 +259,8 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
     device = split.images.device
     trainer = Trainer(spec, split, 2)
     steps: dict[str, Callable[[], Any]] = {"product": partial(next, trainer.advance()), "ceiling": ceiling(spec, split)}
-    n_views = sum(2 * min(spec.train.batch_size, len(rows)) for rows in rows_of(spec, split).values())
+    n_images = sum(min(spec.train.batch_size, len(rows)) for rows in rows_of(spec, split).values())
+    n_views = trainer.step.n_views * n_images
     counts = {}
     for name, step in steps.items():
         take(step, options.warm_up)
@@ -269,7 +277,7 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
         "augmentation": "compiled" if trainer.step.augment.compiled else "eager",
-        "step": "captured" if trainer.capture else "eager",
+        "step": trainer.path,
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),
     }

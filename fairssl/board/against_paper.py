@@ -9,7 +9,7 @@ from typing import Literal
 
 from fairssl.board.names import paper_method
 from fairssl.board.paper import PaperCell, PaperRow, paper_rows
-from fairssl.board.table import Column, Row, Table, Value
+from fairssl.board.table import Column, Row, SeedStats, Table
 
 Verdict = Literal["agree", "better", "worse", "not comparable"]
 LEAST = {True: 1.0, False: 0.01}  # tolerance at least: points of percent metrics, and units of the others
@@ -93,7 +93,7 @@ def _compared(table: Table, row: Row, theirs: PaperRow, column: Column, cell: Pa
     )
 
 
-def _not_comparable(row: Row, column: Column, value: Value, cell: PaperCell) -> str:
+def _not_comparable(row: Row, column: Column, value: SeedStats, cell: PaperCell) -> str:
     if cell.inconsistent:
         return f"the paper's value is inconsistent: {cell.inconsistent}"
     if value.mean is None:

@@ -57,6 +57,9 @@ def _assignments(spec: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[s
     """What `--set` must say."""
     yield from _differing("data", spec["data"]["params"], base["data"]["params"])
     yield from _differing("encoder", spec["encoder"]["params"], base["encoder"]["params"])
+    for name in ("source", "licence"):
+        if spec["encoder"].get(name):
+            yield f"encoder.{name}={spec['encoder'][name]}"
     for part in ("train", "probe"):
         yield from _differing(part, spec[part], base[part], ("epochs", "batch_size") if part == "train" else ())
     theirs = {part["name"]: part["params"] for part in (base["method"]["objective"], *base["method"]["heads"])}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fairssl.board.table import Value
+from fairssl.board.table import SeedStats
 
 ERRORS = 2.0  # standard errors that an accuracy must be above the majority class
 
 
-def below_majority(accuracy: Value | None, facts: Mapping[str, Any]) -> str:
+def below_majority(accuracy: SeedStats | None, facts: Mapping[str, Any]) -> str:
     """Why a row counts as no better than always saying the larger class of the test set; empty if it is better.
 
     The standard error is of the mean over the seeds and of the test set's size: sqrt(p (1 - p) / n_test + sd^2 / n_seeds).
@@ -29,7 +29,11 @@ def below_majority(accuracy: Value | None, facts: Mapping[str, Any]) -> str:
 
 def collapsed(facts: Mapping[str, Any]) -> str:
     """What a record says of features that have collapsed; empty if they have not, or nothing is said."""
-    found = facts.get("collapsed")
-    if not found:
+    if not facts.get("collapsed"):
         return ""
-    return found if isinstance(found, str) else "the features have collapsed"
+    measured = [
+        f"{name} {facts[key]:.3g}"
+        for name, key in (("standard deviation", "feature_sd"), ("effective rank", "effective_rank"))
+        if key in facts
+    ]
+    return "the features have collapsed" + (f" ({', '.join(measured)})" if measured else "")

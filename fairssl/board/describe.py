@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, Column, Row, Table, Value
+from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
 
@@ -148,7 +149,7 @@ def make_table(
 
 def _with_values(row: Row, symbols: Sequence[str]) -> Row:
     """The row with a value for each of the symbols, undefined where it has none."""
-    nothing = Value(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
+    nothing = SeedStats(None, reason=f"no seed ended well (of {len(row.seeds)})" if row.all_failed else "not measured")
     return replace(row, values={symbol: row.values.get(symbol, nothing) for symbol in symbols})
 
 
@@ -226,6 +227,11 @@ def _heading(
         yield f"{DOES_NOT_COMPETE}: does not compete for bold, see the notes."
     if any(column.diagnostic for column in columns):
         yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
+    if LEAK_MLP in columns:
+        yield (
+            "Leak (MLP): the same of a perceptron with 256 hidden units, trained for 20 passes over the training features "
+            "by AdamW at 1e-3, weight decay 1e-4, batches of 256, at least 500 and at most 5,000 steps."
+        )
     yield from _tiers(rows)
     yield from _hardware(rows)
 
@@ -249,11 +255,31 @@ def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence
         f"batch {usual.get('batches.all', usual.get('batches.annotated', usual.get('train.batch_size', '?')))}",
     ]
     yield f"Encoder {', '.join(trained)}."
+    yield from _weights(rows)
     others = sorted({str(row.spec["pretrain"]["dataset"]) for row in rows if row.spec.get("pretrain")})
     if others:
         yield f"Encoders trained on {', '.join(others)}, judged on this dataset."
     if any(" + " in row.images_per_step for row in rows):
         yield "Images/step: of the whole training set, or annotated + all; every image in as many views as its method takes."
+
+
+def _weights(rows: Sequence[Row]) -> Iterator[str]:
+    """Of encoders that somebody else has trained: which file, from where, and how large the images are that they see."""
+    for text in sorted(
+        {to_json([row.spec["encoder"], (row.spec.get("pretrain") or row.spec["data"])["image_size"]]) for row in rows}
+    ):
+        encoder, stored = json.loads(text)
+        params = encoder["params"]
+        if not params.get("weights"):
+            continue
+        said = ", ".join(
+            filter(None, (encoder.get("source"), encoder.get("licence") and f"licence {encoder['licence']}"))
+        )
+        seen = params.get("input_size") or stored
+        how = "enlarged" if seen > stored else "reduced"
+        size = "" if seen == stored else f"; its input is {seen} px, {how} from {stored} px"
+        name = params.get("model", encoder["name"])
+        yield f"Weights of {name}: {params['weights'][:12]} ({said or 'source and licence not said'}){size}."
 
 
 def _images(usual: Mapping[str, str], facts: Mapping[str, Any]) -> Iterator[str]:
@@ -322,7 +348,7 @@ def _tiers(rows: Sequence[Row]) -> Iterator[str]:
             if reported
             else (
                 "Every metric is recomputed from the predictions; Leak is as the run reported it."
-                if any(row.values.get(LEAK.symbol, Value(None)).mean is not None for row in rows)
+                if any(row.values.get(LEAK.symbol, SeedStats(None)).mean is not None for row in rows)
                 else "Every metric is recomputed from the predictions."
             )
         )

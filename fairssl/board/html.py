@@ -14,7 +14,7 @@ from fairssl.board import page
 from fairssl.board.describe import composition
 from fairssl.board.names import printed_name
 from fairssl.board.pareto_svg import pareto_svg
-from fairssl.board.table import DOES_NOT_COMPETE, TAIL, Column, Row, Table, Value, ends
+from fairssl.board.table import DOES_NOT_COMPETE, TAIL, Column, Row, SeedStats, Table, ends
 from fairssl.board.tradeoff import TradeOff, best_rows_of, sentences, trade_offs
 from fairssl.types import UserError
 
@@ -183,7 +183,7 @@ def _cell(i: int, row: Row, column: Column, table: Table) -> str:
     )
 
 
-def _about(value: Value, column: Column, best: bool, rank: int | None) -> Iterator[str]:
+def _about(value: SeedStats, column: Column, best: bool, rank: int | None) -> Iterator[str]:
     if value.low is not None and value.high is not None:
         yield f"95 % interval {column.show(value.low)} to {column.show(value.high)} (t over {value.n} seeds)"
     elif value.n == 1:

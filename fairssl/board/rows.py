@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, differing, make_table, table_identity
 from fairssl.board.names import in_paper_order
-from fairssl.board.table import LEAK, Column, Row, Table, Tier, Value
+from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, SeedStats, Table, Tier
 from fairssl.scoring import inside_floor
 from fairssl.scoring.statistics import summarize
 from fairssl.store.record import Record, State, to_json
@@ -37,6 +37,7 @@ class _Run:
     tier: Tier | None
     one_class: int | None
     collapsed: str
+    leak_version: int  # of the leakage probe; 0: not measured
 
 
 @dataclass
@@ -89,14 +90,20 @@ class Board:
         ours = _Run(
             key=record.key,
             state=record.state,
-            values={**record.metrics, LEAK.symbol: _leak(record)},
-            reasons={**record.undefined, LEAK.symbol: str((record.leakage or {}).get("reason", "not measured"))},
+            values={**record.metrics, **{symbol: _leak(record, field) for symbol, field in _LEAKAGE.items()}},
+            reasons={
+                **record.undefined,
+                **dict.fromkeys(_LEAKAGE, str((record.leakage or {}).get("reason", "not measured"))),
+            },
             floors=_floors(record),
             error=record.reason,
             environment=to_json({**record.env, "sources": record.sources}),
             tier=tier,
             one_class=record.facts.get("one_class"),
             collapsed=collapsed(record.facts),
+            leak_version=0
+            if _leak(record, "balanced_accuracy") is None
+            else int((record.leakage or {}).get("version", 1)),
         )
         other = group.runs.setdefault(seed, ours)
         if other.state != "ok" and (ours.state == "ok" or (ours.state, ours.error) < (other.state, other.error)):
@@ -125,17 +132,19 @@ class Board:
             for apart, groups in siblings:
                 differs = {name: apart.get(name, "none") for name in apart_in}
                 seeds = tuple(sorted({seed for group in groups for seed in group.runs}))
-                rows = [self._row(group, seeds) for group in groups]
+                newest = max((run.leak_version for group in groups for run in group.runs.values()), default=0)
+                rows = [self._row(group, seeds, newest) for group in groups]
                 order = in_paper_order(self.order, {label for group in groups for label in group.labels})
                 shown, hidden = _columns(groups)
                 tables.append(make_table(place, apart, differs, rows, len(siblings), shown, hidden, order, seeds))
         return tables
 
-    def _row(self, group: _Group, seeds: Sequence[int]) -> Row:
-        runs = dict(sorted(group.runs.items()))
+    def _row(self, group: _Group, seeds: Sequence[int], leak_version: int) -> Row:
+        """The row of a composition; leakages of a probe older than `leak_version` are not compared with the others."""
+        runs = {seed: _newest_leak(run, leak_version) for seed, run in sorted(group.runs.items())}
         ok = {seed: run for seed, run in runs.items() if run.state == "ok"}
         method = group.spec["method"]
-        symbols = (*group.columns, LEAK.symbol)
+        symbols = (*group.columns, *_LEAKAGE)
         values = {s: _over_seeds(ok, len(runs), s, group.columns.get(s, LEAK)) for s in symbols}
         label = min(group.labels, key=lambda label: (len(label), label))
         environments: dict[str, tuple[int, ...]] = {}
@@ -167,7 +176,9 @@ def _columns(groups: Sequence[_Group]) -> tuple[tuple[Column, ...], tuple[Column
     """The headline columns in their order with the diagnostics after them, and the other metrics."""
     found = {symbol: column for group in groups for symbol, column in group.columns.items()}
     ordered = sorted(found.values(), key=lambda c: (c.order, c.symbol))
-    return (*(c for c in ordered if c.headline), LEAK), tuple(c for c in ordered if not c.headline)
+    by_mlp = any(run.values[LEAK_MLP.symbol] is not None for group in groups for run in group.runs.values())
+    diagnostics = (LEAK, LEAK_MLP) if by_mlp else (LEAK,)  # records from before have none
+    return (*(c for c in ordered if c.headline), *diagnostics), tuple(c for c in ordered if not c.headline)
 
 
 def build(records: Iterable[Record]) -> list[Table]:
@@ -192,10 +203,26 @@ def _without_seed_and_name(record: Record) -> tuple[int, str, dict[str, Any]]:
     return seed, name, rest
 
 
-def _leak(record: Record) -> float | None:
-    """How well the group is found in the features: mean recall over groups, 1 / G is chance."""
-    found = (record.leakage or {}).get("balanced_accuracy")
+# Column -> what a record's `leakage` calls it: mean recall over groups, of which 1 / G is chance.
+_LEAKAGE = {LEAK.symbol: "balanced_accuracy", LEAK_MLP.symbol: "mlp_balanced_accuracy"}
+
+
+def _leak(record: Record, field: str) -> float | None:
+    found = (record.leakage or {}).get(field)
     return None if found is None else float(found)
+
+
+def _newest_leak(run: _Run, version: int) -> _Run:
+    if run.leak_version in (0, version):
+        return run
+    reason = (
+        f"measured by version {run.leak_version} of the leakage probe, others by {version}; bench --force measures it"
+    )
+    return replace(
+        run,
+        values={**run.values, **dict.fromkeys(_LEAKAGE)},
+        reasons={**run.reasons, **dict.fromkeys(_LEAKAGE, f"{reason} again")},
+    )
 
 
 def _identity(spec: Mapping[str, Any]) -> str:
@@ -212,14 +239,14 @@ def _floors(record: Record) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Column) -> Value:
+def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Column) -> SeedStats:
     if not ok:
-        return Value(None, reason=f"no seed ended well (of {n_seeds})")
+        return SeedStats(None, reason=f"no seed ended well (of {n_seeds})")
     values = {seed: run.values.get(symbol) for seed, run in ok.items()}
     why = {seed: run.reasons.get(symbol, "not measured") for seed, run in ok.items() if values[seed] is None}
     if why:
         reason = by_seed(why) if len(why) < len(ok) or len(set(why.values())) > 1 else why[min(why)]
-        return Value(None, reason=reason, by_seed=values)
+        return SeedStats(None, reason=reason, by_seed=values)
     numbers = [value for value in values.values() if value is not None]
     summary = summarize(numbers)
     mean, sd, low, high = (
@@ -232,4 +259,4 @@ def _over_seeds(ok: Mapping[int, _Run], n_seeds: int, symbol: str, column: Colum
     if column.is_gap and len(floors) == len(ok):
         floor = math.fsum(f[0] for f in floors) / len(floors), math.fsum(f[1] for f in floors) / len(floors)
     inside = floor is not None and inside_floor(mean, {"high": floor[1]})
-    return Value(mean, sd, "", values, low, high, floor, inside)
+    return SeedStats(mean, sd, "", values, low, high, floor, inside)

@@ -44,12 +44,13 @@ class Column:
         return f"{value * 100:.2f}" if self.percent else f"{value:.4f}"
 
 
-# Balanced accuracy of a fresh classifier that looks for the group in the frozen features.
+# Balanced accuracy of a fresh classifier that looks for the group in the frozen features, a linear one and a perceptron.
 LEAK = Column("Leak", "Leak", "lower", True, order=1000, diagnostic=True)
+LEAK_MLP = Column("LeakMLP", "Leak (MLP)", "lower", True, order=1001, diagnostic=True)
 
 
 @dataclass(frozen=True)
-class Value:
+class SeedStats:
     """A metric over seeds: mean and sample standard deviation (n - 1), None for one seed.
 
     `mean` is None, with the reason, if any seed that ended well has no value. `low` and `high`: the 95 % interval of the
@@ -77,7 +78,7 @@ class Row:
     """One composition with its settings. `failed` has the seeds that failed or diverged; values are over the others."""
 
     label: str
-    values: Mapping[str, Value]  # symbol -> value
+    values: Mapping[str, SeedStats]  # symbol -> value
     seeds: tuple[int, ...]
     failed: Mapping[int, tuple[State, str]]  # seed -> how it ended, and the error in one line
     target_seen: str  # none, annotated, all

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from fairssl.cli._help import SETTINGS, Command, Group
+from fairssl.cli._streams import close_streams, open_streams
 from fairssl.cli._table import echo_line
 from fairssl.types import UserError
 
@@ -90,19 +91,14 @@ def run(args: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         print("fairssl: stopped; the same command goes on from here", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `fairssl list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def main() -> None:
     """Entry point of the `fairssl` command."""
-    code = run()
+    open_streams()
+    code = close_streams(run())
     if "WORLD_SIZE" in os.environ:
-        # A thread of torch's that still lets go of a tensor would abort the interpreter's end.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # a thread of torch's that still frees a tensor would abort the interpreter's end
     sys.exit(code)
 
 

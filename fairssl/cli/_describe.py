@@ -7,7 +7,6 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from fairssl.registry import did_you_mean
@@ -95,7 +94,13 @@ def _encoder(name: str) -> dict[str, Any]:
     spec = encoder_spec(name, {})
     about = _about("encoder", spec.name)
     found = parameters(kinds.encoders.get(spec.name), "encoder")
-    return {**about, "name": name, "parameters": [{**row, "default": spec.params[row["name"]]} for row in found]}
+    used = _used(kinds.encoders, spec)
+    return {**about, "name": name, "parameters": [{**row, "default": used[row["name"]]} for row in found]}
+
+
+def _used(kind: Any, part: Any) -> dict[str, Any]:
+    """The parameters of a part that is used, with those that its key leaves out at their defaults."""
+    return {**kind.get(part.name).Config.added(), **part.params}
 
 
 def _dataset(name: str) -> dict[str, Any]:
@@ -146,8 +151,8 @@ def _method(name: str) -> dict[str, Any]:
     spec = compose(name, method, {})
     # A composition's facts are nobody's statement; what it sees is read off its parts.
     named = name.rpartition(":")[2] in kinds.methods.offers() or name in method.aliases
-    used = {part.name: part.params for part in (spec.objective, *spec.heads)}
     owners = {spec.objective.name: kinds.objectives, **{head.name: kinds.heads for head in spec.heads}}
+    used = {part.name: _used(owners[part.name], part) for part in (spec.objective, *spec.heads)}
     rows = [
         {**row, "default": used[part][row["name"]]}
         for part, kind in owners.items()
@@ -171,6 +176,7 @@ def _method(name: str) -> dict[str, Any]:
         "probe_params": dict(method.probe_params),
         "versions": {part.name: part.version for part in (spec.objective, *spec.heads)},
         "notes": method.notes or None,
+        "search": {name: list(values) for name, values in method.search.items()},
         "parameters": rows,
     }
 
@@ -208,11 +214,10 @@ def _settings(kind: str) -> dict[str, Any]:
 
 def _grid(name: str) -> dict[str, Any]:
     """A grid's first comment, what it runs, how much that is, and what its file says."""
-    from fairssl.plan.request import grid_names, load_grid
+    from fairssl.plan.request import grid_file, load_grid
     from fairssl.plan.resolve import resolve_all
 
-    requests = load_grid(name)
-    path = Path(name) if Path(name).is_file() else grid_names()[name]
+    requests, path = load_grid(name), grid_file(name)
     plan = resolve_all(requests, allow_absent=True)
     lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8-sig").splitlines())
     comment = re.sub(r"\.\n", ".\n\n", "\n".join(line.lstrip("# ") for line in lines))  # a full stop ends a paragraph

@@ -20,6 +20,15 @@ SETTINGS = {"max_content_width": 100}  # columns
 # Themes that an option may name as its rich_help_panel, in the order of the help.
 WHAT, DATA, TRAINING, WHERE, OUTPUT = "What is compared", "Data", "Training", "Where and how it runs", "Output"
 THEMES = ("Arguments", WHAT, DATA, TRAINING, WHERE, OUTPUT, "Options")
+# What stands for a value, where an option names nothing better than its type.
+PLACEHOLDERS = {
+    "<list[str]>": "NAME",
+    "<str>": "NAME",
+    "<int>": "N",
+    "<int range>": "N",
+    "<float>": "X",
+    "<path>": "PATH",
+}
 CODE = re.compile(r"(?:(?<=\n\n)|\A)(?= {4})")  # where a paragraph begins that stays as it is
 
 
@@ -41,7 +50,8 @@ class _Help:
             record = param.get_help_record(ctx)
             if record is not None:
                 default = "Arguments" if param.param_type_name == "argument" else "Options"
-                themes.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(record)
+                theme = getattr(param, "rich_help_panel", None) or default
+                themes.setdefault(theme, []).append((_named(record[0], default), record[1]))
         for theme, records in themes.items():
             _write(formatter, theme, records)
 
@@ -67,6 +77,14 @@ class Group(_Help, TyperGroup):
         commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
         shown = [command for command in commands if command is not None and not command.hidden]
         _write(formatter, "Commands", [(command.name or "", _first_sentence(command.help or "")) for command in shown])
+
+
+def _named(text: str, theme: str) -> str:
+    """`--trials <int>` as `--trials N`; of an argument the name alone."""
+    name, _, kind = text.partition(" <")
+    if not kind:
+        return text
+    return name if theme == "Arguments" else f"{name} {PLACEHOLDERS.get('<' + kind, kind.rstrip('>').upper())}"
 
 
 def _first_sentence(text: str) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.cli._help import DATA, OUTPUT, TRAINING, WHAT, WHERE
+from fairssl.cli._paths import parse_path
+from fairssl.machine import eager_asked
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
 from fairssl.types import UserError
@@ -52,6 +54,13 @@ def bench(
     ),
     encoder: str | None = typer.Option(
         None, "--encoder", help="resnet18, small_cnn, or any timm model.", metavar="NAME", rich_help_panel=WHAT
+    ),
+    weights: Path | None = typer.Option(
+        None,
+        "--weights",
+        help="A file of weights that the encoder begins with: safetensors or .pth.",
+        metavar="FILE",
+        rich_help_panel=WHAT,
     ),
     grid: str | None = typer.Option(
         None,
@@ -99,9 +108,10 @@ def bench(
         metavar="NAME",
         rich_help_panel=WHAT,
     ),
-    data_dir: str | None = typer.Option(
+    data_dir: Path | None = typer.Option(
         None,
         "--data-dir",
+        parser=parse_path,
         metavar="PATH",
         help="Folder or archive. Default: FAIRSSL_DATA, else a per-user folder.",
         rich_help_panel=DATA,
@@ -120,11 +130,17 @@ def bench(
         None, "--pretrain-attr", help="Default: that dataset's card.", metavar="NAME", rich_help_panel=DATA
     ),
     out: Path = typer.Option(
-        Path("runs"), "--out", help="Where runs and table.md go.", metavar="DIR", rich_help_panel=OUTPUT
+        Path("runs"),
+        "--out",
+        parser=parse_path,
+        help="Where runs and table.md go.",
+        metavar="DIR",
+        rich_help_panel=OUTPUT,
     ),
     board: Path | None = typer.Option(
         None,
         "--board",
+        parser=parse_path,
         help="Also write the board of all runs in --out to this folder, as `fairssl board build` does.",
         metavar="DIR",
         rich_help_panel=OUTPUT,
@@ -158,7 +174,8 @@ def bench(
     submit: list[str] = typer.Option(
         [],
         "--submit",
-        help="A parameter of submitit for Slurm, as timeout_min=600 or slurm_partition=gpu. Repeat it.",
+        help="A parameter of submitit for Slurm, as timeout_min=600, slurm_partition=gpu, or a list or mapping in JSON: "
+        "slurm_setup='[\"module load cuda\"]'. Repeat it.",
         metavar="NAME=VALUE",
         rich_help_panel=WHERE,
     ),
@@ -190,6 +207,12 @@ def bench(
     force: bool = typer.Option(
         False, "--force", help="Train and judge everything again, also what is there.", rich_help_panel=WHERE
     ),
+    eager: bool = typer.Option(
+        False,
+        "--eager",
+        help="On a GPU, capture and compile nothing, for debugging; as FAIRSSL_EAGER=1 does.",
+        rich_help_panel=WHERE,
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON.", rich_help_panel=OUTPUT),
     all_columns: bool = typer.Option(
         False,
@@ -213,6 +236,7 @@ def bench(
     """
     from fairssl.benchmark import checked_plan, requests_of
     from fairssl.execute.options import Options
+    from fairssl.execute.submission import parse_submit
     from fairssl.plan.request import Request, parse_seeds
     from fairssl.store.runs import RunStore
 
@@ -235,9 +259,10 @@ def bench(
         equal_views=equal_views,
         pairs=pairs,
         data_dir=data_dir,
+        weights=weights,
     )
-    if str(out) == "." and not out.name:
-        raise UserError("--out is empty or the current folder itself; name a folder for the runs, as --out runs")
+    if str(out) == ".":
+        raise UserError("--out is the current folder itself; name a folder for the runs, as --out runs")
     options = Options(
         device=device,
         executor=executor,
@@ -245,13 +270,14 @@ def bench(
         devices=devices,
         pack=_pack(pack),
         num_gpus=num_gpus,
-        submit=_parameters(submit),
+        submit=parse_submit(submit),
         checkpoint_minutes=checkpoint_minutes,
         checkpoint_epochs=checkpoint_epochs,
         eval_every=eval_every,
         loggers=tuple(_names("--log", log) or ()),
         retry_failed=retry_failed,
         force=force,
+        eager=eager or eager_asked(),
     )
     store = RunStore(out)
     requests = requests_of(request, grid)
@@ -288,7 +314,7 @@ def _under_torchrun(options: Options, store: RunStore, alone: bool) -> Iterator[
 
 def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result:
     """The plan, done; a stop or a lost device ends the command with the code that says so."""
-    from fairssl.benchmark import run_plan
+    from fairssl.benchmark import failures_of, report_failures, run_plan
     from fairssl.execute.signals import GracefulStop
     from fairssl.execute.worker import WorkerBroken
     from fairssl.train.trainer import Stopped
@@ -301,6 +327,7 @@ def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result
         raise typer.Exit(stop.exit_code) from error
     except WorkerBroken as error:
         without = " without --retry-failed" if options.retry_failed else ""
+        report_failures(failures_of(plan.runs, store), log)
         print(f"fairssl: {error}; the same command{without} goes on with the rest", file=sys.stderr)
         raise typer.Exit(1) from error
 
@@ -313,7 +340,7 @@ def _print_result(result: Result, as_json: bool, board: Path | None = None, all_
     if board is not None:
         from fairssl.board.build import build_folder
 
-        written += build_folder(result.store.root, board.expanduser()).files
+        written += build_folder(result.store.root, board).files
     if as_json:
         typer.echo(json.dumps(to_json_rows(*result.table), indent=2, ensure_ascii=False))
     else:
@@ -337,17 +364,6 @@ def _pack(text: str) -> int | None:
     if not text.isdecimal():
         raise UserError(f"--pack {text!r}: a number of seeds, at least 1, or auto")
     return int(text)
-
-
-def _parameters(assignments: list[str]) -> dict[str, Any]:
-    """`["timeout_min=600"]` -> `{"timeout_min": 600}`."""
-    found: dict[str, Any] = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--submit {text!r} is not of the form parameter=value, as in --submit timeout_min=600")
-        found[name.strip()] = int(value) if value.strip().isdecimal() else value.strip()
-    return found
 
 
 def _print_plan(content: dict[str, Any], as_json: bool) -> None:

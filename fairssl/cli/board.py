@@ -8,11 +8,15 @@ from pathlib import Path
 
 import typer
 
+from fairssl.cli._paths import parse_path
+
 app = typer.Typer(
     help="Tables and pages from records: build, verify, compare, export, add, index.", no_args_is_help=True
 )
 
-RUNS = typer.Argument(Path("runs"), metavar="[RUNS_DIR]", help="Folder that `fairssl bench` wrote to.")
+RUNS = typer.Argument(
+    Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to."
+)
 GRID = typer.Option(None, "--grid", help="Only the runs of this grid: a TOML file, or a grid of fairssl's.")
 JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -20,7 +24,7 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 @app.command()
 def build(
     runs: Path = RUNS,
-    out: Path | None = typer.Option(None, help="Folder for the board; left out: RUNS_DIR."),
+    out: Path | None = typer.Option(None, parser=parse_path, help="Folder for the board; left out: RUNS_DIR."),
     grid: str | None = GRID,
     all_columns: bool = typer.Option(
         False, "--all-columns", help="On a narrow terminal: all columns, below each other."
@@ -39,7 +43,7 @@ def build(
     from fairssl.board.build import build_folder
     from fairssl.board.terminal import show
 
-    built = build_folder(runs.expanduser(), (out or runs).expanduser(), grid)
+    built = build_folder(runs, out or runs, grid)
     if sys.stdout.isatty():
         show(built.tables, whole=all_columns)
     typer.echo(f"{built.n_records} records, {len(built.tables)} tables, {sum(len(t.rows) for t in built.tables)} rows")
@@ -51,7 +55,7 @@ def build(
 
 @app.command()
 def verify(
-    board: Path = typer.Argument(metavar="BOARD", help="Folder that `fairssl board build` wrote."),
+    board: Path = typer.Argument(metavar="BOARD", parser=parse_path, help="Folder that `fairssl board build` wrote."),
     resample: bool = typer.Option(
         False, "--resample", help="Also noise floors and bootstrap intervals; a second per run."
     ),
@@ -67,7 +71,7 @@ def verify(
     """
     from fairssl.board.verify import verify as check
 
-    found = check(board.expanduser(), resample)
+    found = check(board, resample)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
     else:
@@ -83,7 +87,9 @@ def verify(
 
 @app.command()
 def compare(
-    board: Path = typer.Argument(metavar="BOARD", help="A board, or a folder that `fairssl bench` wrote to."),
+    board: Path = typer.Argument(
+        metavar="BOARD", parser=parse_path, help="A board, or a folder that `fairssl bench` wrote to."
+    ),
     paper: bool = typer.Option(False, "--paper", help="With the tables of the SoFCLR paper."),
     as_json: bool = JSON,
 ) -> None:
@@ -99,7 +105,7 @@ def compare(
 
     if not paper:
         raise UserError("name what to compare with: --paper")
-    found = compare_with_paper(tables_of(board.expanduser()))
+    found = compare_with_paper(tables_of(board))
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
     elif found:
@@ -113,7 +119,7 @@ def compare(
 @app.command()
 def export(
     runs: Path = RUNS,
-    out: Path = typer.Option(Path("bundle.zip"), help="The file to write."),
+    out: Path = typer.Option(Path("bundle.zip"), parser=parse_path, help="The file to write."),
     grid: str | None = GRID,
 ) -> None:
     """Write records, predictions and a manifest as one zip file, for `fairssl board add` elsewhere.
@@ -124,14 +130,16 @@ def export(
     """
     from fairssl.board.bundle import export as write
 
-    n = write(runs.expanduser(), out.expanduser(), grid)
+    n = write(runs, out, grid)
     typer.echo(f"{n} records\n{out}")
 
 
 @app.command()
 def add(
-    bundle: Path = typer.Argument(metavar="BUNDLE", help="A zip file of `fairssl board export`, or such a folder."),
-    runs: Path = typer.Option(Path("runs"), "--runs", help="The runs folder that takes them in."),
+    bundle: Path = typer.Argument(
+        metavar="BUNDLE", parser=parse_path, help="A zip file of `fairssl board export`, or such a folder."
+    ),
+    runs: Path = typer.Option(Path("runs"), "--runs", parser=parse_path, help="The runs folder that takes them in."),
 ) -> None:
     """Take a stranger's records and predictions into a runs folder, everything computed again; or refuse all and say why.
 
@@ -141,16 +149,19 @@ def add(
     """
     from fairssl.board.bundle import add as take
 
-    added = take(bundle.expanduser(), runs.expanduser())
+    added = take(bundle, runs)
     typer.echo(f"{added.n_new} runs added to {runs}, {added.n_known} were there already")
 
 
 @app.command()
 def index(
-    folder: Path = typer.Argument(Path("leaderboards"), metavar="[FOLDER]", help="Folder whose subfolders are boards."),
+    folder: Path = typer.Argument(
+        Path("leaderboards"), metavar="[FOLDER]", parser=parse_path, help="Folder whose subfolders are boards."
+    ),
     readme: Path | None = typer.Option(
         None,
         "--readme",
+        parser=parse_path,
         help="Also put tables between the markers <!-- board NAME --> and <!-- end of board --> of this file.",
     ),
 ) -> None:
@@ -162,7 +173,7 @@ def index(
     """
     from fairssl.board.index import write_index
 
-    for path in (changed := write_index(folder.expanduser(), readme and readme.expanduser())):
+    for path in (changed := write_index(folder, readme)):
         typer.echo(path)
     if not changed:
         typer.echo("nothing changed")

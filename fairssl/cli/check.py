@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.cli._table import Cell, Column, echo_prose, echo_table
 from fairssl.types import UserError
 
@@ -19,7 +20,10 @@ def check(
     name: str = typer.Argument(..., help="As `fairssl list` prints it; for a method also a composition."),
     only: str | None = typer.Option(None, "--only", help="The name of one check, to run that alone."),
     data_dir: Path | None = typer.Option(
-        None, "--data-dir", help="Where a dataset's files lie; else FAIRSSL_DATA, else the per-user folder."
+        None,
+        "--data-dir",
+        parser=parse_path,
+        help="Where a dataset's files lie; else FAIRSSL_DATA, else the per-user folder.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.cli._paths import parse_path
+from fairssl.progress import reporter
 from fairssl.types import Progress, UserError
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Datasets: list them, describe your own, prepare one, verify one.", no_args_is_help=True)
 
 DATA_DIR = typer.Option(
-    None, "--data-dir", metavar="PATH", help="Folder or archive; else FAIRSSL_DATA, else the per-user folder."
+    None,
+    "--data-dir",
+    metavar="PATH",
+    parser=parse_path,
+    help="Folder or archive; else FAIRSSL_DATA, else the per-user folder.",
 )
 TARGET = typer.Option(None, "--target", help="Default: the dataset's card.")
 ATTRIBUTE = typer.Option(None, "--attr", help="Sensitive attribute. Default: the dataset's card.")
@@ -38,7 +43,7 @@ PARTS = ("train", "val", "test")
 
 
 @app.command("list")
-def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
+def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
     """Every dataset with its licence, and whether it was found.
 
     Example:
@@ -82,7 +87,7 @@ def list_(data_dir: str | None = DATA_DIR, as_json: bool = JSON) -> None:
 @app.command()
 def prepare(
     name: str,
-    data_dir: str | None = DATA_DIR,
+    data_dir: Path | None = DATA_DIR,
     target: str | None = TARGET,
     attr: str | None = ATTRIBUTE,
     image_size: int | None = IMAGE_SIZE,
@@ -131,7 +136,7 @@ def prepare(
 @app.command()
 def verify(
     name: str,
-    data_dir: str | None = DATA_DIR,
+    data_dir: Path | None = DATA_DIR,
     target: str | None = TARGET,
     attr: str | None = ATTRIBUTE,
     image_size: int | None = IMAGE_SIZE,
@@ -203,13 +208,13 @@ def verify(
 @app.command()
 def show(
     name: str,
-    data_dir: str | None = DATA_DIR,
+    data_dir: Path | None = DATA_DIR,
     target: str | None = TARGET,
     attr: str | None = ATTRIBUTE,
     image_size: int | None = IMAGE_SIZE,
     set_: list[str] = SET,
     images: int = typer.Option(8, "--images", help="Of each target and group."),
-    out: Path = typer.Option(Path("figures"), "--out", help="Folder for the PNG and the PDF."),
+    out: Path = typer.Option(Path("figures"), "--out", parser=parse_path, help="Folder for the PNG and the PDF."),
 ) -> None:
     """Draw training images of each target and group as the training loop sees them, plain and augmented.
 
@@ -223,13 +228,15 @@ def show(
     with _progress() as progress:
         chosen = _choose(name, data_dir, target, attr, image_size, set_, progress)
         splits = load_splits(chosen.data, chosen.root, progress, min_cell=0)
-    for path in show_dataset(chosen.data, splits, out.expanduser(), images):
+    for path in show_dataset(chosen.data, splits, out, images):
         typer.echo(path)
 
 
 @app.command()
 def describe(
-    data_dir: str = typer.Argument(..., metavar="DIR", help="Folder or archive of images, or the table itself."),
+    data_dir: Path = typer.Argument(
+        ..., metavar="DIR", parser=parse_path, help="Folder or archive of images, or the table itself."
+    ),
     table: str | None = typer.Option(
         None, "--table", metavar="FILE", help="CSV or Parquet. Default: the only one there."
     ),
@@ -283,7 +290,7 @@ class _Chosen:
 
 def _choose(
     name: str,
-    data_dir: str | None,
+    data_dir: Path | None,
     target: str | None,
     attribute: str | None,
     image_size: int | None,
@@ -355,19 +362,9 @@ def _echo_notes(departures: Sequence[str], notes: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield show
+    """A `Progress` that shows on stderr."""
+    with reporter() as log:
+        yield log.stage
 
 
 def _counts(splits: Splits) -> dict[str, Any]:

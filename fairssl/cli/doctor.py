@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import math
 import os
 import platform
 import re
 import shutil
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
@@ -19,14 +22,24 @@ from fairssl.machine import n_cores
 DISTRIBUTION = "fairssl"
 
 
-def doctor(as_json: bool = typer.Option(False, "--json", help="Print one object.")) -> None:
+def doctor(
+    gpu: bool = typer.Option(
+        False, "--gpu", help="Also train a few steps on the GPU, and say what is well and how fast."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one object."),
+) -> None:
     """Look at this machine: versions, devices, data, plugins, folders. Exit code 1 if something needed is broken.
 
     Unlike `list`, it imports every plugin. Somebody else's that does not import is shown and leaves the exit code 0.
 
-    Example:
+    `--gpu` is the first thing to run on a new GPU, and takes about a minute: whether steps can be captured, whether
+    augmentation can be compiled, whether both leave the losses as they are, and the speed beside that of the model alone.
+
+    Examples:
 
         fairssl doctor
+
+        fairssl doctor --gpu
     """
     from fairssl import registry
 
@@ -35,11 +48,13 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print one object.
         "plugin_interface": registry.INTERFACE,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "file_locks": importlib.util.find_spec("fcntl") is not None,
         **_requirements(),
         **_devices(),
         "datasets": _datasets(),
         **_plugins(),
         "cache": _folder(),
+        "gpu": _gpu() if gpu else None,
     }
     found["problems"] = _problems(found)
     if as_json:
@@ -88,6 +103,21 @@ def _devices() -> dict[str, Any]:
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "is": "Apple GPU"})
     return {"devices": devices, "threads": torch.get_num_threads(), "cores": cores, "torch_fault": None}
+
+
+def _gpu() -> dict[str, Any]:
+    """What a few steps on the first GPU say; the reason where there is none."""
+    try:
+        from fairssl.data.device import pick_device
+        from fairssl.execute.gpu_check import check_gpu, gpu_fault
+    except Exception as error:  # torch does not import, which is a problem of its own
+        return {"well": [], "faults": [_line(error)]}
+    fault = gpu_fault()
+    if fault is not None:
+        return {"well": [], "faults": [fault]}
+    found = check_gpu(pick_device("auto"))
+    facts = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(found).items()}
+    return {**facts, "well": found.sentences()}
 
 
 def _datasets() -> list[dict[str, Any]]:
@@ -173,6 +203,8 @@ def _problems(found: dict[str, Any]) -> list[str]:
             problems.append(f"{name} is not installed: pip install '{name}>={low}'" if low else f"{name} is missing")
         elif low and _numbers(version) < _numbers(low):
             problems.append(f"{name} {version} is older than {low}: pip install -U {name}")
+    if not found["file_locks"]:
+        problems.append("no file locks: bench and status need Linux or macOS; on Windows, use WSL")
     if found["torch_fault"]:
         problems.append(f"torch does not import: {found['torch_fault']}")
     problems += [
@@ -189,6 +221,8 @@ def _problems(found: dict[str, Any]) -> list[str]:
         problems.append("fairssl's own plugins are not found: install it again")
     if found["cache"]["fault"]:
         problems.append(found["cache"]["fault"])
+    if found["gpu"]:
+        problems += found["gpu"]["faults"]
     return problems
 
 
@@ -249,6 +283,10 @@ def _print(found: dict[str, Any]) -> None:
     cache = found["cache"]
     if cache["folder"]:
         echo_facts([(cache["folder"], f"{cache['packs_gib']} GiB, {cache['free_gib']} GiB free")], indent=2)
+    if found["gpu"] and found["gpu"]["well"]:
+        section(f"steps on {found['gpu']['device']}")
+        for text in found["gpu"]["well"]:
+            echo_prose(text, indent=2)
     typer.echo()
     if found["unseen_plugins"]:
         echo_prose(f"note: {found['unseen_plugins']}")

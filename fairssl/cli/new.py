@@ -11,6 +11,7 @@ from string import Template
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.cli._table import echo_line
 from fairssl.types import UserError
 
@@ -19,7 +20,10 @@ def new(
     kind: str = typer.Argument(..., help="method, objective, head, encoder, dataset or metric; plural too."),
     name: str = typer.Argument(..., help="What users will type: lower_snake_case."),
     into: Path = typer.Option(
-        Path("."), "--into", help="A fairssl checkout, a plugin package made by this command, or any folder."
+        Path("."),
+        "--into",
+        parser=parse_path,
+        help="A fairssl checkout, a plugin package made by this command, or any folder.",
     ),
 ) -> None:
     """Write a working plugin and its test.
@@ -35,7 +39,6 @@ def new(
     from fairssl import kinds, registry
 
     one = kinds.by_kind(kind).one
-    into = into.expanduser()
     _check_name(one, name)
     if not into.is_dir():
         raise UserError(f"--into {str(into)!r} is not a folder; make it first")

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fairssl.cli._paths import parse_path
+
 if TYPE_CHECKING:
     from fairssl.board.table import Table
 
 app = typer.Typer(help="Figures from stored runs, as PNG and PDF: tsne, pareto, curves, scores.", no_args_is_help=True)
 
-RUNS = typer.Argument(Path("runs"), metavar="[RUNS_DIR]", help="Folder that `fairssl bench` wrote to.")
-OUT = typer.Option(None, "--out", help="Folder for the figures; left out: RUNS_DIR/figures.")
+RUNS = typer.Argument(
+    Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to."
+)
+OUT = typer.Option(None, "--out", parser=parse_path, help="Folder for the figures; left out: RUNS_DIR/figures.")
 DATASET = typer.Option(None, "--dataset", help="Only of this dataset.")
 TARGET = typer.Option(None, "--target", help="Only of this target.")
 ATTRIBUTE = typer.Option(None, "--attr", help="Only of this sensitive attribute.")
@@ -63,7 +67,7 @@ def curves(
     _print(
         draw(
             _tables(runs, dataset, target, attr, method),
-            RunStore(runs.expanduser()),
+            RunStore(runs),
             _folder(runs, out),
         )
     )
@@ -91,7 +95,7 @@ def scores(
     _print(
         draw(
             _tables(runs, dataset, target, attr, method),
-            RunStore(runs.expanduser()),
+            RunStore(runs),
             _folder(runs, out),
             seed,
         )
@@ -104,7 +108,10 @@ def tsne(
     n: int = typer.Option(1000, "--images", min=2, help="Test images, the same for every method."),
     seed: int | None = SEED,
     data_dir: Path | None = typer.Option(
-        None, "--data-dir", help="Where the dataset lies. Default: FAIRSSL_DATA, else a per-user folder."
+        None,
+        "--data-dir",
+        parser=parse_path,
+        help="Where the dataset lies. Default: FAIRSSL_DATA, else a per-user folder.",
     ),
     out: Path | None = OUT,
     dataset: str | None = DATASET,
@@ -125,7 +132,7 @@ def tsne(
     _print(
         draw(
             tables,
-            RunStore(runs.expanduser()),
+            RunStore(runs),
             _folder(runs, out),
             data_dir,
             n,
@@ -139,11 +146,11 @@ def _tables(runs: Path, dataset: str | None, target: str | None, attr: str | Non
     from fairssl.figures.choose import Choice
 
     names = [name.strip() for value in method for name in value.split(",") if name.strip()]
-    return Choice(dataset, target, attr, names).tables(tables_of(runs.expanduser()))
+    return Choice(dataset, target, attr, names).tables(tables_of(runs))
 
 
 def _folder(runs: Path, out: Path | None) -> Path:
-    return (out or runs / "figures").expanduser()
+    return out or runs / "figures"
 
 
 def _print(paths: list[Path]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.progress import reporter
 from fairssl.registry import did_you_mean
-from fairssl.types import Progress, UserError, silent
+from fairssl.types import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,14 +63,14 @@ def score(
         raise UserError("--pairs adjacent needs groups in order, which --nominal denies; drop one of them")
     read = read_predictions(predictions, target=target, score=score, group=group, groups=_labels(groups))
     how: dict[str, Any] = {"ordered": ordered, "pairs": pairs, "undefined": undefined, "notes": read.notes}
-    with _bar(bootstrap + noise_floor) as progress:
+    with reporter() as log:
         found = score_outcome(
             read.outcome,
             **how,
             n_bootstrap=bootstrap,
             n_permutations=noise_floor,
             named=(score, target, group),
-            progress=progress,
+            progress=log.stage,
         )
     if json:
         import json as encoder
@@ -103,37 +103,15 @@ def _count(flag: str, n: int, usual: int) -> None:
         raise UserError(f"{flag} {n} is no number of replicates; {usual} is usual, 0 is none")
 
 
-@contextmanager
-def _bar(n: int) -> Iterator[Progress]:
-    """A progress bar on a terminal's stderr while something is resampled."""
-    import sys
-
-    if not n or not sys.stderr.isatty():
-        yield silent
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    tasks: dict[str, Any] = {}
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield show
-
-
 def _show(found: Scores, readings: bool) -> None:
     """In colour and as wide as the terminal; plain text where the output is piped."""
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
+    if not sys.stdout.isatty():  # not what rich takes for a terminal, which FORCE_COLOR decides
         typer.echo(found.text(readings))
         return
+    console = Console(highlight=False, force_terminal=True)
     first, *rest = found.tables(readings)
     console.print(Text("\n".join(found.caption), style="bold"), Text(found.scale, style="dim"), sep="\n")
     _print(console, first)

@@ -54,7 +54,7 @@ def _print(content: Mapping[str, Any]) -> None:
             if paragraph and paragraph != summary:
                 typer.echo()
                 echo_prose(paragraph)
-    skipped = {"kind", "name", "summary", "parameters", "card", "settings", *PROSE}
+    skipped = {"kind", "name", "summary", "parameters", "card", "settings", "search", *PROSE}
     facts = {**{k: v for k, v in content.items() if k not in skipped}, **_card(content.get("card"))}
     if facts:
         typer.echo()
@@ -67,6 +67,9 @@ def _print(content: Mapping[str, Any]) -> None:
         typer.echo("\n" + there.style("parameters", bold=True) + _spelling(content["parameters"]))
         columns = Column(fg="cyan", least=36), Column(least=12), Column(least=24)
         echo_table(columns, map(_parameter, content["parameters"]), indent=2)
+    if content.get("search"):
+        typer.echo("\n" + there.style("search space", bold=True) + " (--set NAME=VALUE)")
+        echo_facts(((name, value_text(values)) for name, values in content["search"].items()), indent=2)
 
 
 def _spelling(rows: Sequence[Mapping[str, Any]]) -> str:

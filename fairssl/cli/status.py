@@ -7,11 +7,14 @@ from pathlib import Path
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.plan.estimate import format_duration
 
 
 def status(
-    runs: Path = typer.Argument(Path("runs"), help="The folder that `fairssl bench --out` writes to."),
+    runs: Path = typer.Argument(
+        Path("runs"), parser=parse_path, help="The folder that `fairssl bench --out` writes to."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
     """Cells by state, speed, time left and the last error, of everything that was started in a runs folder.
@@ -49,6 +52,8 @@ def status(
         typer.echo(f"Time left: {format_duration(found.seconds_left)}{without}")
     if found.runs["planned"] and not found.running:
         typer.echo("Nothing is at work; the bench command of this folder goes on with it")
-    if found.last_error:
-        lines = found.last_error["error"].strip().splitlines() or [""]
-        typer.echo(f"Last error: {found.last_error['name']}: {lines[-1]}")
+    last = found.last_error
+    if last:
+        typer.echo(f"Last error: {last['name']} {last['state']}: {last['reason']}")
+        typer.echo(f"  in full in {last['record']}")
+        typer.echo("Its bench command with --retry-failed runs what failed or diverged again")

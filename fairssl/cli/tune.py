@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairssl.cli._paths import parse_path
 from fairssl.progress import reporter
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ def tune(
     batch_size: int | None = typer.Option(None, "--batch-size", help="As for bench."),
     annotated: float | None = typer.Option(None, "--annotated", help="As for bench."),
     set_: list[str] = typer.Option([], "--set", help="A setting for all trials; one that is searched is the search's."),
-    data_dir: Path | None = typer.Option(None, "--data-dir", help="As for bench."),
-    out: Path = typer.Option(Path("runs"), "--out", help="The folder of the runs; trials are runs too."),
+    data_dir: Path | None = typer.Option(None, "--data-dir", parser=parse_path, help="As for bench."),
+    out: Path = typer.Option(
+        Path("runs"), "--out", parser=parse_path, help="The folder of the runs; trials are runs too."
+    ),
     device: str = typer.Option("auto", "--device", help="As for bench."),
     workers: int | None = typer.Option(None, "--workers", help="As for bench."),
     as_json: bool = typer.Option(False, "--json", help="Print the choices and the rows as JSON."),
@@ -77,7 +80,7 @@ def tune(
         assignments=set_ or None,
         data_dir=data_dir,
     )
-    options, store, stop = Options(device=device, workers=workers), RunStore(out.expanduser()), GracefulStop()
+    options, store, stop = Options(device=device, workers=workers), RunStore(out), GracefulStop()
     with reporter() as log:
         try:
             found = search(

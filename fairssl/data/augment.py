@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairssl.data.randaugment import grayscale, rand_augment
+from fairssl.data.randaugment import luma, rand_augment
 from fairssl.spec.config import TrainConfig
 from fairssl.types import first_line
 
@@ -44,27 +44,28 @@ def random_numbers(n: int, config: TrainConfig, gen: torch.Generator) -> dict[st
     processes can use its own columns of the same numbers.
     """
 
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=gen, device=gen.device)
-
-    u = {"crop": uniform(4, n, CROP_TRIES).transpose(1, 2), "flip": uniform(n)}
+    shapes: dict[str, tuple[int, ...]] = {"crop": (4, n, CROP_TRIES), "flip": (n,)}
     if config.recipe == "randaugment":
-        u["rand_ops"] = uniform(config.rand_ops, 2, n)
-        return u
-    if config.jitter > 0 or config.gray > 0:
-        u["jitter"] = uniform(6, n)
-    if config.blur > 0:
-        u["blur"] = uniform(2, n)
+        shapes["rand_ops"] = (config.rand_ops, 2, n)
+    else:
+        if config.jitter > 0 or config.gray > 0:
+            shapes["jitter"] = (6, n)
+        if config.blur > 0:
+            shapes["blur"] = (2, n)
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    drawn = torch.rand(sum(sizes), generator=gen, device=gen.device).split(sizes)
+    u = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), drawn, strict=True)}
+    u["crop"] = u["crop"].transpose(1, 2)
     return u
 
 
 def random_crop(u: Mapping[str, Tensor], height: int, width: int, config: TrainConfig) -> Crop:
-    """Random resized crops: area uniform in [crop_min, 1], aspect log-uniform in [3/4, 4/3], as torchvision draws them.
+    """Random resized crops: area uniform in [crop_min, crop_max], aspect log-uniform in [3/4, 4/3], as torchvision draws them.
 
     Ten tries at once; the first that fits is taken, the whole image if none does.
     """
     v = u["crop"].transpose(1, 2)
-    area = height * width * (config.crop_min + v[0] * (1 - config.crop_min))
+    area = height * width * (config.crop_min + v[0] * (config.crop_max - config.crop_min))
     ratio = torch.exp(math.log(3 / 4) + v[1] * (math.log(4 / 3) - math.log(3 / 4)))
     w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     fits = (w <= width) & (h <= height) & (w > 0) & (h > 0)
@@ -105,8 +106,13 @@ def resized_crop(images: Tensor, crop: Crop, size: int) -> Tensor:
 def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
     """Rotate the hue of (B, 3, H, W) images in [0, 1] by `turn` (B,) of a full circle, through HSV in closed form."""
     r, g, b = x.unbind(1)
-    value = x.amax(1)
-    low = x.amin(1)
+    return torch.stack(_turned(r, g, b, turn), dim=1)
+
+
+def _turned(r: Tensor, g: Tensor, b: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`adjust_hue` on planes, (B, H, W) each."""
+    value = torch.maximum(torch.maximum(r, g), b)
+    low = torch.minimum(torch.minimum(r, g), b)
     chroma = value - low
     safe = torch.where(chroma > 0, chroma, torch.ones_like(chroma))
     hue = torch.where(
@@ -118,7 +124,7 @@ def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
         k = torch.remainder(n + hue, 6)
         return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
 
-    return torch.stack([channel(5), channel(3), channel(1)], dim=1)
+    return channel(5), channel(3), channel(1)
 
 
 @dataclass(frozen=True)
@@ -154,14 +160,17 @@ def color_jitter(x: Tensor, jitter: Jitter) -> Tensor:
     shuffles it once per call: one order per batch would be no more random per image, and a fixed one can be captured."""
 
     def wide(v: Tensor) -> Tensor:
-        return v[:, None, None, None]
+        return v[:, None, None]
 
-    x = (x * wide(jitter.brightness)).clamp(0, 1)
-    mean = grayscale(x).mean(dim=(1, 2, 3), keepdim=True)
-    x = torch.lerp(mean, x, wide(jitter.contrast)).clamp(0, 1)
-    x = torch.lerp(grayscale(x), x, wide(jitter.saturation)).clamp(0, 1)
-    x = adjust_hue(x, jitter.hue)
-    return torch.where(wide(jitter.gray), grayscale(x).expand_as(x), x)
+    # On the three planes, which need no channel axis in between.
+    planes = [(plane * wide(jitter.brightness)).clamp(0, 1) for plane in x.unbind(1)]
+    mean = luma(*planes).mean(dim=(1, 2), keepdim=True)
+    planes = [torch.lerp(mean, plane, wide(jitter.contrast)).clamp(0, 1) for plane in planes]
+    gray = luma(*planes)
+    planes = [torch.lerp(gray, plane, wide(jitter.saturation)).clamp(0, 1) for plane in planes]
+    r, g, b = _turned(planes[0], planes[1], planes[2], jitter.hue)
+    on, gray = wide(jitter.gray), luma(r, g, b)
+    return torch.stack([torch.where(on, gray, plane) for plane in (r, g, b)], dim=1)
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor, on: Tensor) -> Tensor:
@@ -178,10 +187,11 @@ def gaussian_blur(x: Tensor, sigma: Tensor, on: Tensor) -> Tensor:
 
 
 def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tensor]) -> Tensor:
-    """uint8 (B, 3, H, W) -> one view of each, float32 (B, 3, size, size), normalised, channels-last; `u` are their
-    `random_numbers`. A pure function without a branch on data."""
+    """uint8 (B, 3, H, W) -> views, float32 (V B, 3, size, size), normalised, channels-last, view by view; `u` are their
+    `random_numbers`, which say how many views there are. A pure function without a branch on data."""
     height, width = images.shape[2:]
     x = images.float().div_(255)
+    x = x.repeat(len(u["flip"]) // len(x), 1, 1, 1)
     x = resized_crop(x, random_crop(u, height, width, config), size)
     if "rand_ops" in u:
         x = rand_augment(x.clamp_(0, 1), config, u["rand_ops"])
@@ -191,6 +201,29 @@ def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tens
         sigma, on = u["blur"]
         x = gaussian_blur(x, 0.1 + 1.9 * sigma, on < config.blur)
     return normalise(x).contiguous(memory_format=torch.channels_last)
+
+
+# What a compiler's error says -> what is in the way and what to do about it.
+_OBSTACLES = {
+    "c compiler": "there is no C compiler: install one (gcc) and Python's headers, or name one in CC",
+    "triton": "Triton is missing or broken: pip install -U triton",
+    "calledprocesserror": "the C compiler failed, most often for want of Python's headers: install them (python3-dev)",
+    "[errno": "the compiler's files cannot be written: set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR to folders with room",
+}
+
+
+def why_not_compiled(reason: str) -> str:
+    """One line for the user about a compiler's error."""
+    said = reason.lower().replace("c++", "c")
+    found = next((text for sign, text in _OBSTACLES.items() if sign in said), None)
+    what = f"{found} ({reason})" if found else f"{reason}; FAIRSSL_EAGER=1 leaves the compiler out"
+    return f"augmentation is not compiled, which is slower: {what}"
+
+
+@cache
+def _tell(line: str) -> None:
+    """A warning, once in a process, however many sizes and recipes it is true of."""
+    print(f"fairssl: warning: {line}", file=sys.stderr)
 
 
 class Augmentation:
@@ -213,25 +246,28 @@ class Augmentation:
                 raise
             except Exception as error:  # the compiler's errors have no common type; an error of ours comes again below
                 self.compiled = False
-                reason = first_line(error)
-                print(f"fairssl: warning: augmentation is not compiled and slower: {reason}", file=sys.stderr)
+                _tell(why_not_compiled(first_line(error)))
         return self._augment(images, u)
 
 
-def augmentation(size: int, config: TrainConfig, device: torch.device) -> Augmentation:
-    """`augment` for one size and recipe. Compiled on a GPU, once for all runs of a process that agree in them; where the
-    compiler fails it says so and goes on without it."""
-    recipe = ("recipe", "crop_min", "flip", "jitter", "brightness", "contrast", "saturation", "hue", "gray", "blur")
+def augmentation(size: int, config: TrainConfig, compiled: bool) -> Augmentation:
+    """`augment` for one size and recipe, compiled once for all runs of a process that agree in them; where the compiler fails
+    it says so and goes on without it."""
+    recipe = (
+        "recipe",
+        "crop_min",
+        "crop_max",
+        "flip",
+        "jitter",
+        "brightness",
+        "contrast",
+        "saturation",
+        "hue",
+        "gray",
+        "blur",
+    )
     used = config.model_dump(include={*recipe, "rand_ops", "rand_magnitude"})
-    return _augmentation(size, type(config)(**used), device.type == "cuda")
+    return _augmentation(size, type(config)(**used), compiled)
 
 
 _augmentation = cache(Augmentation)
-
-
-def repeated(images: Tensor, n_views: int, rows: slice) -> Tensor:
-    """Of V copies of a batch (B, ...) one after the other, the rows `rows` of the V B."""
-    stop = n_views * len(images)
-    if rows == slice(0, stop):
-        return images.repeat(n_views, *[1] * (images.ndim - 1))
-    return images.index_select(0, torch.arange(rows.start, rows.stop, device=images.device) % len(images))

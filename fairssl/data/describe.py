@@ -13,6 +13,7 @@ import numpy as np
 from fairssl.data.decoded import decode
 from fairssl.data.files import UNREADABLE, ImageFiles, decode_reason, map_ahead, n_threads, telling
 from fairssl.data.tables import Column, TableDataset, Target
+from fairssl.machine import user_path
 from fairssl.types import Card, Progress, UserError, printable, silent
 
 SHOWN = 20  # values of a column, or unreadable images, that are shown
@@ -164,7 +165,7 @@ def table_below(root: Path, table: str) -> str:
     home = root if root.is_dir() else root.parent
     if (home / table).is_file() and not Path(table).is_absolute():
         return table
-    path = Path(table).expanduser()
+    path = user_path(table)
     if root.is_file() and not path.is_file():
         return table  # perhaps inside the archive
     if not path.is_file():

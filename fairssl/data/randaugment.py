@@ -13,9 +13,14 @@ from fairssl.spec.config import TrainConfig
 _LUMA = (0.2989, 0.587, 0.114)
 
 
+def luma(r: Tensor, g: Tensor, b: Tensor) -> Tensor:
+    """Three planes -> their luma, ITU-R 601 as torchvision rounds it."""
+    return _LUMA[0] * r + _LUMA[1] * g + _LUMA[2] * b
+
+
 def grayscale(x: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, 1, H, W) luma, ITU-R 601 as torchvision rounds it."""
-    return _LUMA[0] * x[:, :1] + _LUMA[1] * x[:, 1:2] + _LUMA[2] * x[:, 2:]
+    """(B, 3, H, W) -> (B, 1, H, W) luma."""
+    return luma(x[:, :1], x[:, 1:2], x[:, 2:])
 
 
 RAND_OPS = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairssl.data.splits import RunData
 from fairssl.evaluate.embed import embed
-from fairssl.evaluate.judge import outcome_of_split, pairs_of, scorer, transformed
+from fairssl.evaluate.judge import group_thresholds, outcome_of_split, pairs_of, scorer, transformed
 from fairssl.evaluate.leakage import leakage
 from fairssl.scoring import evaluate as all_metrics
 from fairssl.spec.run import RunSpec
@@ -38,10 +38,11 @@ def on_validation(
             if not judge:
                 return {}
             train, val = features["train"], features["val"]
-            found = leakage(train, data.splits.train.group, val, data.splits.val.group)
+            found = leakage(train, data.splits.train.group, val, data.splits.val.group, mlp=False)
             features = transformed(spec, model, features, data)
             score = scorer(spec, model, features["train"], data)
-            outcome = outcome_of_split(score, features["val"], data.splits.val, data.splits.groups)
+            adjust = group_thresholds(spec, score, features["train"], data)
+            outcome = outcome_of_split(score, features["val"], data.splits.val, data.splits.groups, adjust)
         finally:
             for module, mode in modes:
                 module.training = mode

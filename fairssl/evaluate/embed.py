@@ -46,15 +46,22 @@ def embed(
         for start in range(mine.start, mine.stop, batch_size):
             stop = min(start + batch_size, mine.stop)
             images = torch.from_numpy(np.array(split.images[start:stop])).to(device)
+            if device.type == "cuda":  # where each new size is planned anew, which takes longer than the images it adds
+                images = filled(images, batch_size)
             x = normalise(images).contiguous(memory_format=torch.channels_last)
-            rows.append(represent(encoder(x)).float())
+            rows.append(represent(encoder(x)).float()[: stop - start])
             progress("embed", stop - mine.start, mine.stop - mine.start)
     return distributed.gather_with_grad(torch.cat(rows), len(split)).clone()
 
 
+def filled(images: Tensor, n: int) -> Tensor:
+    """(B, ...) -> (n, ...): the images, and the last one as often as it takes."""
+    return torch.cat([images, images[-1:].expand(n - len(images), *images.shape[1:])])
+
+
 @contextmanager
 def _whole_float32() -> Iterator[None]:
-    """Within it convolutions on a GPU keep all bits of their operands, and no algorithms are tried out for a last batch."""
+    """Within it convolutions on a GPU keep all bits of their operands, and no algorithms are tried out."""
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark
     cudnn.allow_tf32 = cudnn.benchmark = False

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from fairssl.data.sampling import balanced
 from fairssl.data.splits import RunData
+from fairssl.evaluate import thresholds
 from fairssl.evaluate.embed import Features
 from fairssl.evaluate.leakage import leakage
 from fairssl.evaluate.probe import Scorer, fit_probe
+from fairssl.evaluate.thresholds import Adjust
 from fairssl.scoring import Floor, Interval, bootstrap, check_outcome, noise_floor
 from fairssl.scoring import evaluate as all_metrics
+from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import RunSpec
 from fairssl.train.build import build_after_training
+from fairssl.train.collapse import Spread, spread
 from fairssl.train.model import Model
 from fairssl.types import Embeddings, Outcome, Split, Splits, Value
 
@@ -32,6 +36,7 @@ class Evaluation:
     outcome: Outcome  # of the test split, in its order, the images of known group
     known: np.ndarray  # int64 (n,): their positions in the test split
     leakage: Mapping[str, Any]
+    spread: Spread  # of the training features, as the encoder gives them
     intervals: Mapping[str, Interval]  # over resampled test rows
     noise_floor: Mapping[str, Floor]  # with the groups permuted
 
@@ -42,11 +47,14 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
     The model may be another run's that shares the pretraining: its annotated images, its heads that act after training
     and its attribute need not be those of the run to evaluate.
     """
+    found = spread(features["train"])
     features = transformed(spec, model, features, data)
     score = scorer(spec, model, features["train"], data)
+    adjust = group_thresholds(spec, score, features["train"], data)
     splits = data.splits
     val, test = (
-        outcome_of_split(score, features[name], getattr(splits, name), splits.groups) for name in ("val", "test")
+        outcome_of_split(score, features[name], getattr(splits, name), splits.groups, adjust)
+        for name in ("val", "test")
     )
     known = np.flatnonzero(splits.test.group >= 0)
     how: Any = {"pairs": pairs_of(spec, data.splits)}
@@ -55,7 +63,8 @@ def evaluate(spec: RunSpec, model: Model, features: Features, data: RunData) -> 
         val=all_metrics(val, **how),
         outcome=test,
         known=known,
-        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group),
+        leakage=leakage(features["train"], splits.train.group, features["test"], splits.test.group, spec.seed),
+        spread=found,
         intervals=bootstrap(test, **how),
         noise_floor=noise_floor(test, **how),
     )
@@ -66,10 +75,25 @@ def pairs_of(spec: RunSpec, splits: Splits) -> str:
     return spec.pairs or ("adjacent" if splits.ordered else "all")
 
 
-def outcome_of_split(score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...]) -> Outcome:
+def outcome_of_split(
+    score: Scorer, f: Tensor, split: Split, groups: tuple[str, ...], adjust: Adjust | None = None
+) -> Outcome:
     """The scores of a split's features (N, F), of the images whose group is known."""
     known = split.group >= 0  # an image of unknown group cannot be compared with another
-    return check_outcome(score(f).double().cpu().numpy()[known], split.target[known], split.group[known], groups)
+    found, group = score(f).double().cpu().numpy()[known], split.group[known]
+    return check_outcome(found if adjust is None else adjust(found, group), split.target[known], group, groups)
+
+
+def group_thresholds(spec: RunSpec, score: Scorer, f: Tensor, data: RunData) -> Adjust | None:
+    """What moves scores so that each group has a threshold of its own, chosen on the annotated training images; None if the
+    spec asks for none. It reads the group of every image that it judges."""
+    if spec.probe.thresholds == "none":
+        return None
+    rows, train = data.annotated, data.splits.train
+    found = score(f[torch.from_numpy(rows).to(f.device)]).double().cpu().numpy()
+    rules = thresholds.fit(found, train.target[rows], train.group[rows], data.splits.groups, spec.probe.thresholds)
+    seed = derive_seed("thresholds", spec.seed)
+    return lambda scores, group: thresholds.adjusted(scores, group, rules, seed)
 
 
 def transformed(spec: RunSpec, model: Model, features: Features, data: RunData) -> Features:

@@ -75,7 +75,8 @@ def _lbfgs(x: Tensor, target: Tensor, config: ProbeConfig, seed: int) -> Scorer:
     return lambda new: torch.from_numpy(model.predict_proba(new.cpu().double().numpy())[:, 1])
 
 
-def fit_logistic(x: Tensor, codes: Tensor, l2: float) -> Any:
+def fit_logistic(x: Tensor, codes: Tensor, l2: float, solver: str = "lbfgs", max_iter: int = 500) -> Any:
+    """scikit-learn's `LogisticRegression` on (N, F) features and (N,) class codes, by one thread in float64."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from threadpoolctl import threadpool_limits
@@ -84,7 +85,8 @@ def fit_logistic(x: Tensor, codes: Tensor, l2: float) -> Any:
     # the machine, and other threads would give other bits.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # a cap on the time; `converged` says whether it was met
-        return LogisticRegression(C=1 / l2, max_iter=500).fit(x.cpu().double().numpy(), codes.cpu().numpy())
+        model = LogisticRegression(C=1 / l2, solver=solver, max_iter=max_iter)
+        return model.fit(x.cpu().double().numpy(), codes.cpu().numpy())
 
 
 def _knn(x: Tensor, target: Tensor, config: ProbeConfig, seed: int) -> Scorer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ import torch
 from fairssl import distributed
 from fairssl.data.device import pick_device
 from fairssl.data.splits import SplitsCache
-from fairssl.execute.jobs import check_data, jobs_of
-from fairssl.execute.local import run_here
+from fairssl.execute.jobs import Job, check_data, jobs_of
+from fairssl.execute.loggers import reachable
 from fairssl.execute.options import Options, Settings
-from fairssl.execute.processes import run_workers
+from fairssl.execute.processes import run_here_if_possible, run_workers
 from fairssl.execute.ray import run_ray
 from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
@@ -24,6 +24,7 @@ from fairssl.execute.worker import WorkerBroken, follow
 from fairssl.machine import n_cores
 from fairssl.plan.resolve import Plan
 from fairssl.plan.status import survey, write_plan
+from fairssl.process_state import preserved_torch
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
 from fairssl.types import UserError
@@ -33,12 +34,12 @@ LONG_EPOCHS = 60  # of all pretrainings together
 
 
 def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: GracefulStop) -> None:
-    """Do what of the plan is not done yet. `Stopped`, KeyboardInterrupt and `WorkerBroken` pass through: the same call
-    goes on from there."""
+    """Do what of the plan is not done yet.
+
+    `Stopped`, KeyboardInterrupt and `WorkerBroken` pass through; the same call goes on from there.
+    """
     if options.executor == "local":
-        here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
-        for name in sorted({name for names in worker_devices(options) for name in names} - here):
-            pick_device(name)
+        _check_devices_are_here(options)
     if options.force and distributed.rank() == 0:
         discard(plan, store)
     jobs = jobs_of(survey(plan, store, options.retry_failed))
@@ -47,25 +48,45 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         return
     if distributed.size() == 1:
         options = with_workers(options, plan)
-    with stop.listening():
+    with stop.listening(), preserved_torch():
         with followers_released():
             splits = SplitsCache(plan.roots, log.stage)
             check_data(splits, jobs, max(options.devices, distributed.size()))  # before anything is written
             store.create()
             write_plan(plan, store)
-        settings = distributed.broadcast(options.settings(plan.roots))
-        workers = worker_devices(options)
-        if options.executor == "ray":
-            gpus = options.num_gpus
-            if gpus is None:
-                gpus = 1.0 if workers[0][0].startswith("cuda") else 0.0
-            run_ray(jobs, store, settings, log, stop, n_at_once(options), gpus)
-        elif options.executor == "slurm":
-            run_slurm(jobs, store, settings, log, n_at_once(options), dict(options.submit))
-        elif len(workers) == 1 and options.workers is None and options.devices == 1:
-            run_here(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
-        else:
-            run_workers(jobs, store, workers, settings, log, stop)
+        settings = replace(options.settings(plan.roots), loggers=reachable(options.loggers, store.root, log))
+        settings = distributed.broadcast(settings)
+        _execute(jobs, store, options, settings, log, stop, splits)
+
+
+def _check_devices_are_here(options: Options) -> None:
+    here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
+    for name in sorted({name for names in worker_devices(options) for name in names} - here):
+        pick_device(name)
+
+
+def _execute(
+    jobs: Sequence[Job],
+    store: RunStore,
+    options: Options,
+    settings: Settings,
+    log: Reporter,
+    stop: GracefulStop,
+    splits: SplitsCache,
+) -> None:
+    """Hand the jobs to the executor that the options name."""
+    workers = worker_devices(options)
+    if options.executor == "ray":
+        gpus = options.num_gpus
+        if gpus is None:
+            gpus = 1.0 if workers[0][0].startswith("cuda") else 0.0
+        run_ray(jobs, store, settings, log, stop, n_at_once(options), gpus)
+    elif options.executor == "slurm":
+        run_slurm(jobs, store, settings, log, n_at_once(options), dict(options.submit))
+    elif len(workers) == 1 and options.workers is None and options.devices == 1:
+        run_here_if_possible(jobs, store, replace(settings, device=workers[0][0]), log, stop, splits=splits)
+    else:
+        run_workers(jobs, store, workers, settings, log, stop)
 
 
 def discard(plan: Plan, store: RunStore) -> None:
@@ -77,7 +98,7 @@ def discard(plan: Plan, store: RunStore) -> None:
 
 
 def worker_devices(options: Options) -> list[tuple[str, ...]]:
-    """The devices of each local worker; one worker on one device, and no `workers` asked, is this process."""
+    """The devices of each local worker. One worker on one device is this process, unless `workers` was given."""
     n, device = options.devices, options.device
     n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     gpus = [f"cuda:{i}" for i in range(n_gpus)]
@@ -113,13 +134,13 @@ def n_at_once(options: Options) -> int:
     return options.workers or (n_cores() if options.executor == "ray" else 8)
 
 
-# ----- torchrun
-
-
 @contextmanager
 def under_torchrun(options: Options, store: RunStore, alone: bool) -> Iterator[Options | None]:
-    """The options, with this process's device where torchrun started it; None where another does what the command says
-    and this one has, in here, done its part. `alone`: the first can do without the others."""
+    """The options, with this process's device where torchrun started it.
+
+    None in all processes but the first: they have done their share in here, and the first alone writes and prints.
+    `alone`: the first needs no help of the others.
+    """
     place = torchrun()
     if place is None:
         yield options
@@ -142,22 +163,27 @@ def under_torchrun(options: Options, store: RunStore, alone: bool) -> Iterator[O
             yield options
             distributed.broadcast(None)
             return
-        stop = GracefulStop()
-        with stop.listening():
-            try:
-                told: Settings | None = distributed.broadcast(None)
-                if told is not None:
-                    follow(replace(told, device=options.device), store.root, stop)
-            except (Stopped, KeyboardInterrupt):
-                raise SystemExit(stop.exit_code) from None
-            except WorkerBroken:  # the first says why
-                raise SystemExit(1) from None
+        _follow_first(options.device, store)
         yield None
+
+
+def _follow_first(device: str, store: RunStore) -> None:
+    """Train with the first process that torchrun started, until it lets this one go."""
+    stop = GracefulStop()
+    with stop.listening():
+        try:
+            settings: Settings | None = distributed.broadcast(None)
+            if settings is not None:
+                follow(replace(settings, device=device), store.root, stop)
+        except (Stopped, KeyboardInterrupt):
+            raise SystemExit(stop.exit_code) from None
+        except WorkerBroken:  # the first says why
+            raise SystemExit(1) from None
 
 
 @contextmanager
 def followers_released() -> Iterator[None]:
-    """A mistake of the user's in the block also lets those go that torchrun started beside this process."""
+    """If the block ends with a mistake of the user's, let the processes go that torchrun started beside this one."""
     try:
         yield
     except UserError:

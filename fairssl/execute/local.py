@@ -27,21 +27,24 @@ def run_here(
     n_workers: int = 1,
     splits: SplitsCache | None = None,
 ) -> None:
-    """Do the jobs in this process, a pack at a time. Without `wait`, leave those that others are at to them. `n_workers`:
-    how many processes there are with this one that were given these jobs. `splits`: where some may have been loaded."""
+    """Do the jobs in this process, a pack at a time.
+
+    `wait`: come back to jobs that another process is at until they are done; else leave those to it. `n_workers`: how many
+    processes, this one among them, were given these jobs. `splits`: loaded datasets to begin with.
+    """
     worker = Worker(store, settings, log, stop, splits)
     left, finished = list(jobs), 0
     while left:
-        held = []
+        claimed_elsewhere = []
         for pack in packs_of(left, replace(settings, device=str(worker.device)), n_workers):
             what = f"{pack[0].runs[0].name}{f' and {len(pack) - 1} more seeds' if len(pack) > 1 else ''}"
             log.overall(f"{what} ({finished + 1} of {len(jobs)})", finished, len(jobs))
-            busy = worker.run(pack)
-            finished += len(pack) - len(busy)
-            held += busy
-        if len(held) == len(left):
+            not_done = worker.run(pack)
+            finished += len(pack) - len(not_done)
+            claimed_elsewhere += not_done
+        if len(claimed_elsewhere) == len(left):
             if not wait:
                 return
             log.overall("waiting for another fairssl", finished, len(jobs))
             time.sleep(POLL_SECONDS)
-        left = held
+        left = claimed_elsewhere

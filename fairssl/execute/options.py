@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.execute.loggers import check_loggers
+from fairssl.execute.submission import check_submit
+from fairssl.machine import eager_asked
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
 
@@ -26,6 +28,8 @@ class Settings:
     loggers: tuple[str, ...] = ()  # besides the CSV
     eval_every: int = 0  # epochs between two looks at the validation split; 0: none
     pack: int = 0  # pretrainings that share a device at a time; 0: as many as fill it
+    eager: bool = False  # on a GPU, take every step eagerly and compile nothing
+    eager_steps: frozenset[str] = frozenset()  # by `step_key`: whose steps are known not to be capturable
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Options:
     eval_every: int = 0  # judge the validation split after every so many epochs; 0: not
     loggers: tuple[str, ...] = ()  # besides the CSV
     retry_failed: bool = False  # also run the failed and diverged runs again
+    eager: bool = field(default_factory=eager_asked)  # on a GPU, take steps eagerly and compile nothing: for debugging
     force: bool = False  # train and judge everything again, also what is there
 
     def __post_init__(self) -> None:
@@ -63,6 +68,7 @@ class Options:
             )
         if self.submit and self.executor != "slurm":
             raise UserError("--submit is for --executor slurm")
+        object.__setattr__(self, "submit", check_submit(self.submit))
         if not self.checkpoint_minutes > 0:
             raise UserError(f"--checkpoint-minutes {self.checkpoint_minutes}: must be above 0")
         if self.checkpoint_epochs < 0:
@@ -70,6 +76,7 @@ class Options:
         if self.eval_every < 0:
             raise UserError(f"--eval-every {self.eval_every}: must be at least 0")
         self._check_pack()
+        object.__setattr__(self, "loggers", tuple(dict.fromkeys(self.loggers)))
         check_loggers(self.loggers)
 
     def _check_pack(self) -> None:
@@ -96,6 +103,7 @@ class Options:
             checkpoint_seconds=60 * self.checkpoint_minutes,
             checkpoint_epochs=self.checkpoint_epochs,
             eval_every=self.eval_every,
-            loggers=tuple(dict.fromkeys(self.loggers)),
+            loggers=tuple(self.loggers),
             pack=(1 if alone else 0) if self.pack is None else self.pack,
+            eager=self.eager,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import math
 import os
@@ -24,50 +25,56 @@ from typing import Any
 import torch
 
 from fairssl import distributed
+from fairssl.data.splits import SplitsCache
 from fairssl.execute.jobs import Job, packs_of
-from fairssl.execute.local import POLL_SECONDS
+from fairssl.execute.local import POLL_SECONDS, run_here
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.worker import DEATHS, Worker, WorkerBroken, follow, write_lost
+from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken, follow, write_lost
 from fairssl.machine import n_cores
 from fairssl.plan.resolve import Run
+from fairssl.plan.status import is_due
 from fairssl.store.record import Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
 from fairssl.types import UserError
 
-SECONDS_TO_FOLLOW = 15.0  # that a worker has to end once it is broken
+SECONDS_FOR_LAST_WORDS = 15.0  # that a worker has to end by itself once it, or one of its processes, is broken
 SECONDS_TO_END = 60.0  # that it has where one of its processes may still write a checkpoint
 
 
 @dataclass
-class _Process:
-    """A worker as its parent sees it: a process, or the first of several that train each run together."""
+class WorkerProcess:
+    """A worker as its parent sees it: one process, or the first of several that train each run together."""
 
     devices: tuple[str, ...]
     process: subprocess.Popen[bytes]
     pipe: Connection
     others: list[subprocess.Popen[bytes]]
     pack: tuple[Job, ...] = ()
-    part: float = 0.0  # of its pack
+    stage: str = ""  # what it is doing with it, as it last said
+    trained: float = 0.0  # share of its pack's training that is done, 0 to 1
     incomplete_since: float | None = None  # when one of the others was first seen dead
 
     def wait(self) -> int:
-        """Wait for all of them to end; how the first did. Of several none has much left to do once one has ended."""
+        """Wait until all its processes have ended; the exit code of the first.
+
+        Once one has ended the others have little left to do, and are killed after `SECONDS_TO_END`.
+        """
         members = self.process, *self.others
         deadline = math.inf
-        while any(one.poll() is None for one in members):
-            if any(one.poll() is not None for one in members):
+        while any(member.poll() is None for member in members):
+            if any(member.poll() is not None for member in members):
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_END)
-            if time.monotonic() > deadline:  # in a message that nobody will answer
+            if time.monotonic() > deadline:  # it waits for an answer of a process that is gone
                 self.kill()
             time.sleep(0.02)
         return self.process.wait()
 
     def kill(self) -> None:
-        for one in (self.process, *self.others):
-            one.kill()
+        for member in (self.process, *self.others):
+            member.kill()
 
 
 def run_workers(
@@ -83,17 +90,53 @@ def run_workers(
     A worker that dies stops no other: its jobs are tried once more, from their checkpoints, and then recorded as failed.
     Workers end when this process does, however it ends.
     """
-    crew = _Crew(list(jobs), store, workers, settings, log)
+    pool = WorkerPool(list(jobs), store, workers, settings, log)
     try:
-        crew.work()
+        pool.work()
     except BaseException:
-        crew.dismiss()
+        pool.stop()
         raise
     finally:
-        crew.meetings.close()
+        pool.rendezvous_folders.close()
 
 
-class _Crew:
+def run_here_if_possible(
+    jobs: Sequence[Job],
+    store: RunStore,
+    settings: Settings,
+    log: Reporter,
+    stop: GracefulStop,
+    wait: bool = True,
+    n_workers: int = 1,
+    splits: SplitsCache | None = None,
+) -> None:
+    """Do the jobs as `run_here`; what is left once a step could not be captured, in a worker process on the same device."""
+    try:
+        run_here(jobs, store, settings, log, stop, wait, n_workers, splits)
+        return
+    except StepNotCaptured as error:
+        log.note(str(error))
+        key = error.step_key
+    run_eagerly(key, jobs, store, settings, log, stop)
+
+
+def run_eagerly(
+    step_key: str, jobs: Sequence[Job], store: RunStore, settings: Settings, log: Reporter, stop: GracefulStop
+) -> None:
+    """Do what is left of the jobs in a worker process on the same device, once a step of this kind could not be captured in
+    this one."""
+    gc.collect()  # what this process had on the device
+    with suppress(RuntimeError):
+        torch.cuda.empty_cache()
+    again = settings.retry_failed
+    left = [replace(job, runs=tuple(r for r in job.runs if is_due(store.state(r.spec.key), again))) for job in jobs]
+    settings = replace(settings, eager_steps=settings.eager_steps | {step_key})
+    run_workers([job for job in left if job.runs], store, [(settings.device,)], settings, log, stop)
+
+
+class WorkerPool:
+    """Hands packs of jobs to worker processes, starts a worker where a device is free, and replaces those that die."""
+
     def __init__(
         self, jobs: list[Job], store: RunStore, workers: Sequence[tuple[str, ...]], settings: Settings, log: Reporter
     ) -> None:
@@ -104,38 +147,42 @@ class _Crew:
         n_processes = sum(map(len, workers))
         self.threads = int(asked) if asked.isdecimal() else max(1, n_cores() // n_processes)
         self.free_devices = deque(workers)
-        self.processes: list[_Process] = []
-        self.deaths: Counter[str] = Counter()
-        self.told: set[str] = set()  # runs that have been recorded in this command
-        self.not_before: dict[str, float] = {}  # of jobs that another command holds
-        self.meetings = ExitStack()  # folders in which the processes of one worker find each other
+        self.workers: list[WorkerProcess] = []
+        self.deaths: Counter[str] = Counter()  # by job: how many workers have died over it
+        self.recorded: set[str] = set()  # keys of runs that have got their record in this command
+        self.not_before: dict[str, float] = {}  # of jobs that another command is at: when to ask again
+        self.rendezvous_folders = ExitStack()  # where the processes of one worker find each other
 
     def work(self) -> None:
-        while self.queue or any(one.pack for one in self.processes):
+        """Return when every job is done, given up, or recorded by another command."""
+        while self.queue or any(worker.pack for worker in self.workers):
             self._assign()
-            pipes = {one.pipe: one for one in self.processes}
+            pipes = {worker.pipe: worker for worker in self.workers}
             for pipe in wait(list(pipes), timeout=POLL_SECONDS):
-                self._hear(pipes[pipe])  # type: ignore[index]
-            for one in self.processes:
-                self._watch(one)
-        for one in self.processes:
-            one.pipe.close()  # that is its sign to go
-            one.wait()
+                self.on_message(pipes[pipe])  # type: ignore[index]
+            for worker in self.workers:
+                self._kill_if_incomplete(worker)
+            self._report_progress()
+        for worker in self.workers:
+            worker.pipe.close()  # a worker ends when its pipe is closed
+            worker.wait()
 
-    def _watch(self, one: _Process) -> None:
-        """Kill a worker of which a process has died: the rest of them would wait for ever. The first may have something to
-        say about it before that."""
-        if one.pack and any(other.poll() is not None for other in one.others):
-            one.incomplete_since = one.incomplete_since or time.monotonic()
-            if time.monotonic() - one.incomplete_since > SECONDS_TO_FOLLOW:
-                one.kill()
+    def _kill_if_incomplete(self, worker: WorkerProcess) -> None:
+        """Kill a worker that has lost one of its processes: the rest of them would wait for it for ever.
+
+        Not at once, because the first process may still report what it was lost over.
+        """
+        if worker.pack and any(other.poll() is not None for other in worker.others):
+            worker.incomplete_since = worker.incomplete_since or time.monotonic()
+            if time.monotonic() - worker.incomplete_since > SECONDS_FOR_LAST_WORDS:
+                worker.kill()
 
     def _assign(self) -> None:
-        """Give every idle worker a pack, and start one more where a device is free."""
+        """Give every idle worker a pack, and start one more worker where a device is free."""
         now = time.monotonic()
         for _ in range(len(self.queue)):
             pack = self.queue.popleft()
-            idle = next((one for one in self.processes if not one.pack), None)
+            idle = next((worker for worker in self.workers if not worker.pack), None)
             if any(self.not_before.get(job.key, 0) > now for job in pack):
                 self.queue.append(pack)
                 continue
@@ -144,24 +191,27 @@ class _Crew:
             if idle is None:
                 self.queue.appendleft(pack)
                 return
-            idle.pack, idle.part = pack, 0.0
-            with suppress(OSError):  # it has just died; the pipe's end will say so
+            idle.pack, idle.stage, idle.trained = pack, "", 0.0
+            with suppress(OSError):  # it has just died; the end of its pipe will say so
                 idle.pipe.send(pack)
 
-    def _start(self, devices: tuple[str, ...]) -> _Process:
-        meeting = ""
+    def _start(self, devices: tuple[str, ...]) -> WorkerProcess:
+        """A new worker with one process per device."""
+        rendezvous = ""
         if len(devices) > 1:
-            folder = self.meetings.enter_context(tempfile.TemporaryDirectory(prefix="fairssl-"))
-            meeting = f"file://{folder}/meeting"
-        started = [self._launch(device, (len(devices), i, meeting)) for i, device in enumerate(devices)]
+            folder = self.rendezvous_folders.enter_context(tempfile.TemporaryDirectory(prefix="fairssl-"))
+            rendezvous = f"file://{folder}/rendezvous"
+        started = [self._start_process(device, len(devices), rank, rendezvous) for rank, device in enumerate(devices)]
         (process, pipe), *others = started
-        for _, other in others:
-            other.close()
-        one = _Process(devices, process, pipe, [other for other, _ in others])
-        self.processes.append(one)
-        return one
+        for _, unused_pipe in others:
+            unused_pipe.close()
+        worker = WorkerProcess(devices, process, pipe, [other for other, _ in others])
+        self.workers.append(worker)
+        return worker
 
-    def _launch(self, device: str, place: tuple[int, int, str]) -> tuple[subprocess.Popen[bytes], Connection]:
+    def _start_process(
+        self, device: str, world_size: int, rank: int, rendezvous: str
+    ) -> tuple[subprocess.Popen[bytes], Connection]:
         ours, theirs = socket.socketpair()
         threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         # Keeping freed memory spares a step its page faults, a seventh of a small training's time; glibc reads this at start.
@@ -177,85 +227,100 @@ class _Crew:
         )
         theirs.close()
         pipe = Connection(ours.detach())
+        settings = replace(self.settings, device=device)
         with suppress(OSError):
-            pipe.send((self.store.root, replace(self.settings, device=device), self.threads, os.getpid(), place))
+            pipe.send((self.store.root, settings, self.threads, os.getpid(), (world_size, rank, rendezvous)))
         return process, pipe
 
-    def _hear(self, one: _Process) -> None:
+    def on_message(self, worker: WorkerProcess) -> None:
+        """Take one message of a worker's; the end of its pipe means that it is dead."""
         try:
-            kind, *rest = one.pipe.recv()
+            kind, *rest = worker.pipe.recv()
         except (EOFError, OSError):
-            self._bury(one)
+            self.on_death(worker)
             return
         if kind == "stage":
             what, done, total = rest
-            one.part = done / total if what == "train" and total else one.part
-            self._show(what, done, total)
+            worker.stage = what
+            worker.trained = done / total if what == "train" and total else worker.trained
+            if len(self.workers) == 1:
+                self.log.stage(what, done, total)
         elif kind == "note":
-            self.log.note(rest[0])
+            self.log.note(*rest)
         elif kind == "run":
-            runs = (run for job in one.pack for run in job.runs)
-            self.told.add(rest[0].key)
+            runs = (run for job in worker.pack for run in job.runs)
+            self.recorded.add(rest[0].key)
             self.log.done(next(run for run in runs if run.spec.key == rest[0].key), rest[0])
         elif kind == "end":
-            held = tuple(job for job in one.pack if job.key in rest[0])
-            self._over(one, held)
-            if held:
-                self.queue.append(held)
+            claimed_elsewhere = tuple(job for job in worker.pack if job.key in rest[0])
+            self._release_pack(worker, claimed_elsewhere)
+            if claimed_elsewhere:
+                self.queue.append(claimed_elsewhere)
         elif kind == "broken":  # each time a run has got its record, so this has an end
-            left = self._without_record(one.pack)
-            self._over(one, left)
+            left = self._without_record(worker.pack)
+            self._release_pack(worker, left)
             self.queue.extend((job,) for job in left)  # alone, so that it is plain which one is to blame
-            self._retire(one)
+            self.shut_down(worker)
+        elif kind == "not captured":  # once for each kind of step by each worker that was there already
+            text, step_key = rest
+            if step_key not in self.settings.eager_steps:
+                self.log.note(text)
+            self.settings = replace(self.settings, eager_steps=self.settings.eager_steps | {step_key})
+            left = self._without_record(worker.pack)
+            self._release_pack(worker, left)
+            self.shut_down(worker)
+            self.queue.appendleft(tuple(left))
         else:
             raise rest[0]
 
     def _without_record(self, jobs: Sequence[Job]) -> list[Job]:
         """The jobs with those of their runs that have not been recorded in this command."""
-        left = [replace(job, runs=tuple(c for c in job.runs if c.spec.key not in self.told)) for job in jobs]
+        left = [replace(job, runs=tuple(run for run in job.runs if run.spec.key not in self.recorded)) for job in jobs]
         return [job for job in left if job.runs]
 
-    def _over(self, one: _Process, left: Sequence[Job]) -> None:
-        """A worker has let go of its pack, and of it these jobs are left; another command may be at them."""
-        self.finished += len(one.pack) - len(left)
+    def _release_pack(self, worker: WorkerProcess, left: Sequence[Job]) -> None:
+        """Mark a worker idle. The jobs of its pack but those in `left` are finished; another command may be at those."""
+        self.finished += len(worker.pack) - len(left)
         self.not_before.update({job.key: time.monotonic() + POLL_SECONDS for job in left})
-        one.pack = ()
-        self._show("", 0, 0)
+        worker.pack = ()
 
-    def _show(self, what: str, done: int, total: int) -> None:
-        busy = [one for one in self.processes if one.pack]
-        names = f"{len(busy)} workers, {self.finished} of {self.n_jobs} pretrainings done"
-        self.log.overall(names, self.finished + sum(one.part * len(one.pack) for one in busy), self.n_jobs)
-        if len(self.processes) == 1 and what:
-            self.log.stage(what, done, total)
+    def _report_progress(self) -> None:
+        """Tell how many workers are at which stage. One alone also reports its stage, which has the share it has trained."""
+        busy = [worker for worker in self.workers if worker.pack]
+        stages = Counter(worker.stage or "starting" for worker in busy)
+        at_work = ", ".join(f"{n} {stage}" for stage, n in sorted(stages.items()))
+        workers = f"{len(busy)} worker{'s' * (len(busy) != 1)} ({at_work})" if busy else "0 workers"
+        trained = sum(worker.trained * len(worker.pack) for worker in busy) if len(self.workers) > 1 else 0.0
+        what = f"{workers}, {self.finished} of {self.n_jobs} pretrainings done"
+        self.log.overall(what, self.finished + trained, self.n_jobs)
 
-    def _retire(self, one: _Process) -> int | None:
-        """End a worker and free its devices; how it ended, by the one of its processes that went first, as far as one can
-        tell, or None if it did not end by itself."""
-        self.processes.remove(one)
-        one.pipe.close()
-        lost = [code for code in (other.poll() for other in one.others) if code]
+    def shut_down(self, worker: WorkerProcess) -> int | None:
+        """End a worker and free its devices; the exit code of the process that ended first, as far as can be told, or
+        None if none ended by itself."""
+        self.workers.remove(worker)
+        worker.pipe.close()
+        failed = [code for code in (other.poll() for other in worker.others) if code]
         with suppress(subprocess.TimeoutExpired):
-            one.process.wait(SECONDS_TO_FOLLOW)
-        code = one.process.poll()
-        one.kill()
-        one.wait()
-        self.free_devices.append(one.devices)
-        return None if code is None else min([*lost, code])
+            worker.process.wait(SECONDS_FOR_LAST_WORDS)
+        code = worker.process.poll()
+        worker.kill()
+        worker.wait()
+        self.free_devices.append(worker.devices)
+        return None if code is None else min([*failed, code])
 
-    def _bury(self, one: _Process) -> None:
-        """A worker is dead. Its jobs go back into the queue, each alone, or are given up."""
-        code = self._retire(one)
+    def on_death(self, worker: WorkerProcess) -> None:
+        """Put the jobs of a dead worker back into the queue, each alone, or give up those that were tried `DEATHS` times."""
+        code = self.shut_down(worker)
         if code is None:
             how = "hung"
         elif code < 0:
             how = f"died (signal {signal.Signals(-code).name}{'; out of memory?' if code == -9 else ''})"
         else:
             how = f"died (exit code {code})"
-        if not one.pack:
+        if not worker.pack:
             raise RuntimeError(f"a worker process could not start: it {how}; what it said is above")
-        left = self._without_record(one.pack)
-        self.finished += len(one.pack) - len(left)
+        left = self._without_record(worker.pack)
+        self.finished += len(worker.pack) - len(left)
         for job in reversed(left):
             self.deaths[job.key] += 1
             what = f"the worker process of {job.runs[0].name} {how}"
@@ -267,27 +332,27 @@ class _Crew:
             write_lost(job, self.store, f"{what}, {DEATHS} times", self.log)
             self.finished += 1
 
-    def dismiss(self) -> None:
-        """Ask all to leave a checkpoint and go, and wait for it; a second Ctrl-C, or an error, kills them."""
-        for one in self.processes:
-            for process in (one.process, *one.others):
+    def stop(self) -> None:
+        """Ask all workers to write a checkpoint and end, and wait for it; a second Ctrl-C, or an error, kills them."""
+        for worker in self.workers:
+            for process in (worker.process, *worker.others):
                 process.terminate()
         try:
-            for one in self.processes:
-                one.wait()
+            for worker in self.workers:
+                worker.wait()
         finally:
-            for one in self.processes:
-                one.kill()
-                one.wait()
-                one.pipe.close()
+            for worker in self.workers:
+                worker.kill()
+                worker.wait()
+                worker.pipe.close()
 
 
-class _ToParent:
-    """A worker's log: everything goes through the pipe, stages a few times a second. A dead parent is a stop, no error."""
+class PipeReporter:
+    """A worker's reporter: sends everything to the parent, stages a few times a second. A dead parent means stop."""
 
     def __init__(self, pipe: Connection, stop: GracefulStop) -> None:
         self.pipe, self.stop = pipe, stop
-        self._what, self._sent = "", 0.0
+        self._what, self._sent_at = "", 0.0
 
     def send(self, *message: Any) -> None:
         try:
@@ -297,15 +362,15 @@ class _ToParent:
 
     def stage(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what != self._what or now - self._sent > 0.3:
-            self._what, self._sent = what, now
+        if what != self._what or done == total or now - self._sent_at > 0.3:
+            self._what, self._sent_at = what, now
             self.send("stage", what, done, total)
 
     def overall(self, what: str, done: float, total: int) -> None:
         pass
 
-    def note(self, text: str) -> None:
-        self.send("note", text)
+    def note(self, text: str, detail: str = "") -> None:
+        self.send("note", text, detail)
 
     def done(self, run: Run, record: Record) -> None:
         self.send("run", record)
@@ -318,30 +383,31 @@ def serve(fd: int) -> None:
     with stop.listening():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks by SIGTERM
         try:
-            root, settings, threads, parent, (n, number, meeting) = pipe.recv()
-            _die_with(parent)
-            with distributed.process_group(settings.device, n, number, meeting) if n > 1 else nullcontext():
-                _serve(pipe if number == 0 else None, root, settings, threads, stop)
+            root, settings, threads, parent, (world_size, rank, rendezvous) = pipe.recv()
+            _stop_with(parent)
+            alone = world_size == 1
+            with nullcontext() if alone else distributed.process_group(settings.device, world_size, rank, rendezvous):
+                _take_packs(pipe if rank == 0 else None, root, settings, threads, stop)
         except (EOFError, KeyboardInterrupt):
             pass
         except SystemExit as error:
             code = int(error.code or 0)
         except WorkerBroken:
             code = 1
-        except UserError as error:  # they have not met
+        except UserError as error:  # the processes have not found each other
             print(f"fairssl: {error}", file=sys.stderr)
             code = 2
     os._exit(stop.exit_code if stop() else code)  # no exit handler may keep a worker whose parent is gone
 
 
-def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int, stop: GracefulStop) -> None:
-    """Work through what comes from the pipe; without one, follow the first of several processes."""
+def _take_packs(pipe: Connection | None, root: Path, settings: Settings, threads: int, stop: GracefulStop) -> None:
+    """Do the packs that come from the pipe; without a pipe, follow the first of several processes."""
     torch.set_num_threads(threads)
     with suppress(Stopped):
         if pipe is None:
             follow(settings, root, stop)
             return
-        log = _ToParent(pipe, stop)
+        log = PipeReporter(pipe, stop)
         try:
             worker = Worker(RunStore(root), settings, log, stop)
             while not stop():
@@ -349,21 +415,24 @@ def _serve(pipe: Connection | None, root: Path, settings: Settings, threads: int
                     pack = pipe.recv()
                 except EOFError:
                     break
-                held: list[Job] = []
+                claimed_elsewhere: list[Job] = []
                 try:
-                    held = worker.run(pack)
+                    claimed_elsewhere = worker.run(pack)
+                except StepNotCaptured as error:
+                    log.send("not captured", str(error), error.step_key)
+                    raise
                 except WorkerBroken as error:
                     if error.recorded:
                         log.send("broken")
                     raise
-                log.send("end", [job.key for job in held])
+                log.send("end", [job.key for job in claimed_elsewhere])
             worker.dismiss()
         except (UserError, OSError) as error:
             log.send("error", error)
 
 
-def _die_with(parent: int) -> None:
-    """Stop, with a checkpoint, when the parent ends in whatever way; give the checkpoint half a minute."""
+def _stop_with(parent: int) -> None:
+    """Stop, with a checkpoint, when the process `parent` ends in whatever way; give the checkpoint half a minute."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,27 @@ from fairssl.execute.jobs import Job
 from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
+from fairssl.execute.processes import run_eagerly
 from fairssl.execute.reporting import Reporter, SilentReporter, report_ended
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.worker import DEATHS, Worker, WorkerBroken, write_lost
+from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken, write_lost
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError
+from fairssl.types import UserError, first_line
+
+SECONDS_TO_CONNECT = 60.0  # that a cluster has to answer
+_QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
+_NONE_THERE = 3
+_ASK = f"""
+import json, sys
+import ray
+try:
+    ray.init(address=sys.argv[1], **json.loads(sys.argv[2]))
+except ConnectionError as error:
+    print(error, file=sys.stderr)
+    sys.exit({_NONE_THERE})
+"""
 
 
 def run_ray(
@@ -45,7 +60,7 @@ def run_ray(
     ray = need("ray", "--executor ray", "ray")
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints its warnings; stdout is for the table
-        _connect(ray, workers)
+        _connect(ray, workers, log)
         stack.callback(ray.shutdown)
         seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-"))
         task = ray.remote(_ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
@@ -59,17 +74,54 @@ def run_ray(
         _RayLoop(ray, submit, jobs, store, settings, log).work()
 
 
-def _connect(ray: Any, workers: int) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+def _connect(ray: Any, workers: int, log: Reporter) -> None:
+    """Connect to the cluster that there is, or start Ray on this machine."""
+    address = os.environ.get("RAY_ADDRESS") or "auto"
+    found = _answers(address, log)
     try:
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), **quiet)
-    except ConnectionError as error:
-        if "RAY_ADDRESS" in os.environ:
-            raise UserError(f"no Ray cluster at RAY_ADDRESS={os.environ['RAY_ADDRESS']}: {error}") from error
-        ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+        if found:
+            ray.init(address=address, **_QUIET)
+        else:
+            ray.init(num_cpus=workers, include_dashboard=False, **_QUIET)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"Ray does not start: {first_line(error)}{_socket_advice(str(error))}") from error
+
+
+def _answers(address: str, log: Reporter) -> bool:
+    """Whether there is a cluster; False for `auto` where there is none. One that does not answer is a `UserError`.
+
+    A process of its own asks: what connects to a cluster that is gone waits for minutes, and no signal stops it.
+    """
+    named = f"RAY_ADDRESS={address}" if "RAY_ADDRESS" in os.environ else "the address that Ray left on this machine"
+    log.overall(f"looking for a Ray cluster, {SECONDS_TO_CONNECT:.0f} s at most", 0, 0)
+    call = [sys.executable, "-P", "-c", _ASK, address, json.dumps(_QUIET)]
+    try:
+        done = subprocess.run(
+            call, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_TO_CONNECT, errors="replace"
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"no Ray cluster at {named}: no answer in {SECONDS_TO_CONNECT:.0f} s; start it, or take the address away "
+            "(unset RAY_ADDRESS; `ray stop`), and Ray is started on this machine"
+        ) from error
+    if done.returncode == 0:
+        return True
+    if done.returncode == _NONE_THERE and "RAY_ADDRESS" not in os.environ:
+        return False
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    raise UserError(f"no Ray cluster at {named}: {reason}")
+
+
+def _socket_advice(reason: str) -> str:
+    """The way out where a path is too long for a socket."""
+    if "AF_UNIX" not in reason:
+        return ""
+    return "; its sockets lie below RAY_TMPDIR, else TMPDIR: set RAY_TMPDIR to a short path, as RAY_TMPDIR=/tmp"
 
 
 class _RayLoop:
+    """Waits for Ray tasks and takes what they made, one job each."""
+
     def __init__(
         self,
         ray: Any,
@@ -82,16 +134,17 @@ class _RayLoop:
         self.ray, self.submit, self.store, self.settings, self.log = ray, submit, store, settings, log
         self.n_jobs, self.finished = len(jobs), 0
         self.running = {submit(job): job for job in jobs}
-        self.claims: dict[str, AbstractContextManager[bool]] = {}  # of jobs whose node cannot claim them itself
+        self.claims: dict[str, AbstractContextManager[bool]] = {}  # of jobs on nodes that do not see the runs folder
         self.deaths: Counter[str] = Counter()
 
     def work(self) -> None:
+        """Return when every job is done or given up."""
         try:
             while self.running:
-                self.log.overall(f"{len(self.running)} pretrainings on Ray", self.finished, self.n_jobs)
+                self._report_progress()
                 ready, _ = self.ray.wait(list(self.running), timeout=1.0)
                 for task in ready:
-                    self._hear(task, self.running.pop(task))
+                    self.on_task_end(task, self.running.pop(task))
         except BaseException:
             for task in self.running:
                 self.ray.cancel(task)  # an interrupt there: it leaves a checkpoint
@@ -100,42 +153,62 @@ class _RayLoop:
             raise
         finally:
             for key in list(self.claims):
-                self._let_go(key)
+                self._release_claim(key)
 
-    def _hear(self, task: Any, job: Job) -> None:
+    def _report_progress(self) -> None:
+        what = f"Ray, {self.finished} of {self.n_jobs} pretrainings done"
+        self.log.overall(what, self.finished, self.n_jobs)
+
+    def on_task_end(self, task: Any, job: Job) -> None:
+        """Take what a task gave back; submit its job again where something of it is left."""
         errors = self.ray.exceptions
         try:
             outcome = self.ray.get(task)
         except errors.RayTaskError as error:
             raise getattr(error, "cause", None) or error from error
         except errors.RayError as error:
-            self._lost(job, error)
+            self.on_task_lost(job, error)
             return
-        if outcome == "unseen":  # its node has another disk: it works for us under our claim
-            claim = self.store.claim(job.key)
-            if claim.__enter__():
-                self.claims[job.key] = claim
-                self.running[self.submit(job, alone=True)] = job
-            else:
-                claim.__exit__(None, None, None)
-                outcome = "held"
-        if outcome == "held":
-            time.sleep(POLL_SECONDS)
-            self.running[self.submit(job)] = job
-        elif outcome != "unseen":
-            alone = isinstance(outcome, dict)
-            if alone:
+        if isinstance(outcome, dict) and "note" in outcome:
+            self.log.note(outcome["note"])
+        if outcome == "unseen":
+            self._submit_under_claim(job)
+        elif outcome == "claimed":
+            self._submit_later(job)
+        else:
+            on_other_disk = isinstance(outcome, dict) and "results" in outcome
+            if on_other_disk:
                 _unpack(outcome, self.store, job)
-            ended = [run for run in job.runs if self.store.state(run.spec.key) is not None]
-            report_ended(ended, self.store, self.log)
-            left = tuple(run for run in job.runs if run not in ended)
-            if left and ended:  # a run took the GPU with it
-                rest = replace(job, runs=left)
-                self.running[self.submit(rest, alone=alone)] = rest
-            else:
-                self._over(job)
+            self._take_records(job, on_other_disk)
 
-    def _lost(self, job: Job, error: Exception) -> None:
+    def _submit_under_claim(self, job: Job) -> None:
+        """The node does not see the runs folder: it works on a disk of its own, and this process holds the claim."""
+        claim = self.store.claim(job.key)
+        if claim.__enter__():
+            self.claims[job.key] = claim
+            self.running[self.submit(job, alone=True)] = job
+        else:
+            claim.__exit__(None, None, None)
+            self._submit_later(job)
+
+    def _submit_later(self, job: Job) -> None:
+        """Another command is at the job."""
+        time.sleep(POLL_SECONDS)
+        self.running[self.submit(job)] = job
+
+    def _take_records(self, job: Job, on_other_disk: bool) -> None:
+        """Report the runs that have ended. The others are submitted again, where a run took the GPU with it."""
+        ended = [run for run in job.runs if self.store.state(run.spec.key) is not None]
+        report_ended(ended, self.store, self.log)
+        left = tuple(run for run in job.runs if run not in ended)
+        if left and ended:
+            rest = replace(job, runs=left)
+            self.running[self.submit(rest, alone=on_other_disk)] = rest
+        else:
+            self._finish(job)
+
+    def on_task_lost(self, job: Job, error: Exception) -> None:
+        """Submit the job of a task whose process or node has died again, or give it up after `DEATHS` times."""
         self.deaths[job.key] += 1
         what = f"the Ray task of {job.runs[0].name} was lost ({type(error).__name__})"
         if self.deaths[job.key] < DEATHS:
@@ -144,13 +217,13 @@ class _RayLoop:
             return
         self.log.note(f"{what} again; given up")
         write_lost(job, self.store, f"{what}, {DEATHS} times: {error}", self.log)
-        self._over(job)
+        self._finish(job)
 
-    def _over(self, job: Job) -> None:
+    def _finish(self, job: Job) -> None:
         self.finished += 1
-        self._let_go(job.key)
+        self._release_claim(job.key)
 
-    def _let_go(self, key: str) -> None:
+    def _release_claim(self, key: str) -> None:
         claim = self.claims.pop(key, None)
         if claim is not None:
             claim.__exit__(None, None, None)
@@ -159,10 +232,10 @@ class _RayLoop:
 def _ray_job(
     job: Job, root: Path, seen: Path, alone: bool, pretrained: dict[str, bytes], settings: Settings
 ) -> str | dict[str, Any]:
-    """What a Ray task does. `alone`: the caller holds the claim and takes the files that come back.
+    """What a Ray task does. `alone`: the caller holds the claim, and gets the files of the runs back.
 
-    Else: `done`; `held` by another process; `broken`: done up to a run that took the GPU with it; `unseen`: this node does
-    not see the runs folder, nothing was done.
+    Else it gives back one word. `done`; `claimed`: another process is at the job; `broken`: done up to a run that took the
+    GPU with it; `unseen`: nothing was done, this node does not see the runs folder. Or a `note` for the user: done eagerly.
     """
     stop = GracefulStop()
     with stop.listening():
@@ -170,18 +243,31 @@ def _ray_job(
             if not alone:
                 if not seen.exists():
                     return "unseen"
+                store = RunStore(root)
                 try:
-                    return "held" if Worker(RunStore(root), settings, SilentReporter(), stop).run([job]) else "done"
+                    return "claimed" if Worker(store, settings, SilentReporter(), stop).run([job]) else "done"
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
                 except WorkerBroken:  # Ray ends a process after a task with a GPU
                     return "broken"
+                run_eagerly(key, [job], store, settings, SilentReporter(), stop)
+                return {"note": note}
             with tempfile.TemporaryDirectory(prefix="fairssl-") as scratch:
                 store = RunStore(scratch)
                 store.create()
                 _put(store.pretrain_dir(job.key), pretrained)
-                with suppress(WorkerBroken):
+                key = note = ""
+                try:
                     Worker(store, settings, SilentReporter(), stop).run([job])
+                except StepNotCaptured as error:
+                    key, note = error.step_key, str(error)
+                except WorkerBroken:
+                    pass
+                if key:
+                    run_eagerly(key, [job], store, settings, SilentReporter(), stop)
                 results = {run.spec.key: _packed(store, "results", run.spec.key) for run in job.runs}
-                return {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                found = {"pretrain": _packed(store, "pretrain", job.key), "results": results}
+                return {**found, "note": note} if note else found
         except Stopped as error:
             raise KeyboardInterrupt from error
 

@@ -1,4 +1,4 @@
-"""What an executor tells while it goes."""
+"""What an executor reports of the runs it does."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fairssl.store.runs import RunStore
 
 
 class Reporter(Protocol):
-    """What a launch reports while it goes."""
+    """Told of everything that goes on during a launch."""
 
     def stage(self, what: str, done: int, total: int) -> None:
         """A `Progress` for whatever goes on now."""
 
     def overall(self, what: str, done: float, total: int) -> None:
-        """How many of all pretrainings are done, the parts of those at work included."""
+        """What is done now, and how many of all pretrainings are finished; a worker's share of one may be counted in."""
 
-    def note(self, text: str) -> None:
-        """Something the user should know, said once."""
+    def note(self, text: str, detail: str = "") -> None:
+        """Something the user should know, said once: of several notes that differ in their detail alone, the first."""
 
     def done(self, run: Run, record: Record) -> None:
         """A run has its record."""
 
 
 class SilentReporter:
-    """A log that says nothing."""
+    """A reporter that shows nothing."""
 
     def stage(self, what: str, done: int, total: int) -> None:
         pass
@@ -35,7 +35,7 @@ class SilentReporter:
     def overall(self, what: str, done: float, total: int) -> None:
         pass
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, detail: str = "") -> None:
         pass
 
     def done(self, run: Run, record: Record) -> None:

@@ -10,7 +10,10 @@ from types import FrameType
 
 
 class GracefulStop:
-    """Turns SIGTERM and Ctrl-C into a stop between two steps, with a checkpoint; outside training they act at once."""
+    """Turns SIGTERM and Ctrl-C into a stop between two training steps, with a checkpoint.
+
+    Where nothing is trained they raise KeyboardInterrupt at once. Called, it says whether a signal has come.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -20,12 +23,12 @@ class GracefulStop:
         return self.signal is not None
 
     def ask(self, number: int) -> None:
-        """As if the signal had come, but never at once."""
+        """As if the signal had come, but without an interrupt: also where nothing is trained."""
         self.signal = self.signal or number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # A second Ctrl-C does not wait for the step. A second SIGTERM is the same wish: a group of processes that is sent
-        # one gets it from the sender and from its parent.
+        # A second Ctrl-C does not wait for the end of the step. A second SIGTERM says nothing new: where a whole group of
+        # processes is sent one, each gets it from the sender and once more from its parent.
         if not self._training or (self.signal is not None and number == signal.SIGINT):
             self.signal = self.signal or number
             raise KeyboardInterrupt
@@ -42,10 +45,11 @@ class GracefulStop:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
     @contextmanager
     def training(self) -> Iterator[None]:
+        """Within it a signal waits for the end of a step."""
         self._training = True
         try:
             yield

@@ -20,7 +20,7 @@ from fairssl.evaluate.during import on_validation
 from fairssl.evaluate.embed import Features, embed_splits
 from fairssl.evaluate.judge import evaluate
 from fairssl.execute.jobs import Job
-from fairssl.execute.loggers import Logger, open_logger
+from fairssl.execute.loggers import Logger, Loggers
 from fairssl.execute.options import Settings
 from fairssl.execute.reporting import Reporter, SilentReporter
 from fairssl.execute.signals import GracefulStop
@@ -53,6 +53,20 @@ class WorkerBroken(RuntimeError):
     def __init__(self, message: str, recorded: bool) -> None:
         super().__init__(message)
         self.recorded = recorded
+
+
+class StepNotCaptured(WorkerBroken):
+    """A step could not be captured, and left the GPU unfit for this process. Nothing of its runs is recorded: they are for
+    another process, which takes steps of this kind (`step_key`) eagerly."""
+
+    def __init__(self, message: str, step_key: str) -> None:
+        super().__init__(message, recorded=False)
+        self.step_key = step_key
+
+
+def step_key(spec: RunSpec) -> str:
+    """What runs have in common whose steps are made by the same code: a GPU can capture all of them, or none."""
+    return spec.encoder.canonical_json + spec.method.canonical_json
 
 
 class Training:
@@ -102,6 +116,7 @@ class Worker:
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # or torch would take memory of the first GPU too
         self.splits = splits or SplitsCache(settings.roots, log.stage)
+        self.loggers = Loggers(settings.loggers, store.root, log)
         self.leads = distributed.rank() == 0  # reads and writes files, and judges
         self._placed: tuple[Splits, Tensor] | None = None
 
@@ -194,7 +209,8 @@ class Worker:
         spec = training.spec
         data = self._data(spec, spec.pretrain_data)
         images = self._images(data.splits, spec.pretrain_data.dataset)
-        training.trainer = trainer = build_trainer(spec, data, self.device, images)
+        eager = self.settings.eager or step_key(spec) in self.settings.eager_steps
+        training.trainer = trainer = build_trainer(spec, data, self.device, images, eager)
         saved = distributed.broadcast(self.store.read_pretrain(training.job.key) if self.leads else None)
         if saved is not None:
             trainer.model.load(saved[0])
@@ -239,8 +255,7 @@ class Worker:
                 return
             if logger is None:  # now it is known where the training went on from
                 before, spec = trainer.history.rows[:-1], training.spec.model_dump(mode="json")
-                names, root = self.settings.loggers, self.store.root
-                logger = open_logger(names, root, work, job.key, training.name, spec, before)
+                logger = self.loggers.open(work, job.key, training.name, spec, before)
             logger.epoch(row)
 
         every = self.settings.checkpoint_seconds, self.settings.checkpoint_epochs
@@ -309,7 +324,7 @@ class Worker:
         features: Features = {}
         embedded: DataSpec | None = None
         failed = False
-        for run in training.job.runs:
+        for number, run in enumerate(training.job.runs):
             started = time.perf_counter()
             data: RunData | None = None
             try:
@@ -321,6 +336,7 @@ class Worker:
                     embedded = run.spec.data
                 if not self.leads:
                     continue
+                training.stage("evaluate", number, len(training.job.runs))
                 found = evaluate(run.spec, training.trainer.model, features, data)
             except (StoreError, UserError, KeyboardInterrupt):
                 raise
@@ -386,16 +402,21 @@ class Worker:
     def _leave_lost_device(self, bad: Sequence[Training]) -> None:
         """`WorkerBroken` if the device is lost, or may be after a failed capture.
 
-        One of the trainings that failed has its records then, so that no command finds the same again; the others may not
-        be to blame, and are left to another process with what has been trained already.
+        Where it is lost, one of the trainings that failed has its records then, so that no command finds the same again;
+        the others may not be to blame, and are left to another process with what has been trained already.
         """
-        blamed = [one for one in bad if isinstance(one.error, NotCaptured)][:1]
-        blamed = blamed or [one for one in bad if not isinstance(one.error, Diverged)][:1]
-        if not blamed or not (isinstance(blamed[0].error, NotCaptured) or self._device_lost()):
+        for one in bad:
+            if isinstance(one.error, NotCaptured):
+                raise StepNotCaptured(
+                    f"{one.name}: trained eagerly, which is slower, since a GPU cannot capture its step: {one.error}",
+                    step_key(one.spec),
+                )
+        blamed = [one for one in bad if not isinstance(one.error, Diverged)][:1]
+        if not blamed or not self._device_lost():
             return
         one = blamed[0]
         self._ended_badly(one)
-        if one.n_packed > 1 and not isinstance(one.error, NotCaptured):
+        if one.n_packed > 1:
             self.log.note(
                 f"{one.name}: {self.device} was lost while {one.n_packed} seeds had it; --retry-failed --pack 1 tells "
                 "whether this one is to blame"

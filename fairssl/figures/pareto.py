@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairssl.board.describe import composition
 from fairssl.board.names import printed_name
-from fairssl.board.table import Column, Row, Table, Value
+from fairssl.board.table import Column, Row, SeedStats, Table
 from fairssl.figures.style import colour, figures, file_name, marker, plain, save
 from fairssl.registry import did_you_mean
 from fairssl.scoring.tradeoff import pareto_front
@@ -43,7 +43,12 @@ def column_of(table: Table, symbol: str) -> Column:
 
 
 def _draw(
-    table: Table, points: Sequence[tuple[Row, Value, Value]], up: Column, across: Column, folder: Path, name: str
+    table: Table,
+    points: Sequence[tuple[Row, SeedStats, SeedStats]],
+    up: Column,
+    across: Column,
+    folder: Path,
+    name: str,
 ) -> list[Path]:
     with figures() as figure_of:
         figure = figure_of(figsize=(5.2, 3.8), layout="constrained")
@@ -88,11 +93,11 @@ def weight_of(row: Row) -> float | None:
     return 0.0 if not weights else float(weights[0]) if len(weights) == 1 else None
 
 
-def _printed(value: Value, column: Column) -> float:
+def _printed(value: SeedStats, column: Column) -> float:
     return (value.mean or 0.0) * (100 if column.percent else 1)
 
 
-def _errors(values: Sequence[Value], column: Column) -> list[list[float]]:
+def _errors(values: Sequence[SeedStats], column: Column) -> list[list[float]]:
     """Distances to the ends of the intervals, or the standard deviation where there is none."""
     scale = 100 if column.percent else 1
     low, high = [], []

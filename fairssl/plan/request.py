@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.types import UserError
 
@@ -40,6 +41,7 @@ class Request:
     equal_views: bool | None = None  # every method sees as many augmented images per step
     pairs: str | None = None  # how more than two groups are compared: adjacent, all, max
     data_dir: Path | str | None = None
+    weights: Path | str | None = None  # file of weights that the encoder begins with
 
     @property
     def seed_list(self) -> Sequence[int] | None:
@@ -55,7 +57,7 @@ class Request:
 GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
 _LISTS = {"methods": "methods", "datasets": "datasets", "attributes": "attributes", "targets": "targets"}
 _NUMBERS = ("epochs", "image_size", "batch_size")
-_WORDS = ("encoder", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute", "pairs")
+_WORDS = ("encoder", "weights", "preset", "pretrain_dataset", "pretrain_target", "pretrain_attribute", "pairs")
 GRID_KEYS = (*_LISTS, "seeds", "set", "annotated", "equal_views", *_NUMBERS, *_WORDS)
 PAIRS = ("adjacent", "all", "max")
 
@@ -67,17 +69,23 @@ def grid_names() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
+def grid_file(name: str) -> Path:
+    """The file of a grid that is named by its path, or of one that comes with fairssl."""
+    path = user_path(name)
+    if path.is_file():
+        return path
+    known = grid_names()
+    if name not in known:
+        raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
+    return known[name]
+
+
 def load_grid(name: str) -> list[Request]:
     """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
 
     A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all.
     """
-    path = Path(name)
-    if not path.is_file():
-        known = grid_names()
-        if name not in known:
-            raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
-        path = known[name]
+    path = grid_file(name)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -162,14 +170,19 @@ def check_request(request: Request) -> None:
             raise UserError(f"{flag} {value}: must be at least {low}")
     for flag, name in (
         ("--encoder", request.encoder),
+        ("--weights", request.weights),
         ("--preset", request.preset),
         ("--pretrain-dataset", request.pretrain_dataset),
         ("--pretrain-target", request.pretrain_target),
         ("--pretrain-attr", request.pretrain_attribute),
         ("--data-dir", request.data_dir),
     ):
-        if name == "":
+        if name is not None and not str(name):
             raise UserError(f"{flag} is empty; leave it out for the default")
+    if request.weights is not None and request.encoder is None:
+        raise UserError(
+            f"--weights {request.weights} needs --encoder: the model that they are of, as --encoder resnet50"
+        )
     if request.preset is not None and request.preset not in PRESETS:
         raise UserError(f"unknown --preset {request.preset!r}{did_you_mean(request.preset, PRESETS)}")
     if request.pairs is not None and request.pairs not in PAIRS:

@@ -15,7 +15,7 @@ from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
 from fairssl.spec.keys import canonical
 from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set, sweep
-from fairssl.spec.run import DataSpec, MethodSpec, PartSpec, RunSpec
+from fairssl.spec.run import DataSpec, EncoderSpec, MethodSpec, RunSpec
 from fairssl.spec.unread import reads_annotated, unread_in_probe, unread_in_train, without
 from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
 
@@ -42,6 +42,7 @@ class Plan:
     runs: list[Run]
     roots: dict[str, Path | None]
     absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
+    weights: dict[tuple[str, str], str] = field(default_factory=dict)  # (encoder, hash of weights) -> their file
 
     def pretrainings(self) -> dict[str, list[Run]]:
         """pretrain key -> the runs that share it, in the grid's order."""
@@ -66,6 +67,7 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
     for plan in plans:
         joined.roots.update(plan.roots)
         joined.absent.update(plan.absent)
+        joined.weights.update(plan.weights)
     return joined
 
 
@@ -102,7 +104,7 @@ def resolve(
             source, request.data_dir, plan, allow_absent, inspected, progress
         )
     pairs = [(name, *pair) for name in judged for pair in _pairs(request, name, cards[name])]
-    encoders: dict[str, PartSpec] = {}
+    encoders: dict[str, EncoderSpec] = {}
     trains: dict[
         tuple[str, str], TrainConfig
     ] = {}  # (dataset, method); runs share their parts, and so the work on them
@@ -112,7 +114,7 @@ def resolve(
         preset = request.preset or card.defaults.preset
         encoder = request.encoder or card.defaults.encoder
         if encoder not in encoders:
-            encoders[encoder] = encoder_spec(encoder, values.get("encoder", {}))
+            encoders[encoder] = _encoder(request, encoder, values.get("encoder", {}), plan)
         size = _image_size(request, home, card, preset, facts[home])
         trained_on = None if pretrain is None else _data_spec(sources[home], facts[home], size, *pretrain[1:])
         if pretrain is not None:
@@ -129,7 +131,7 @@ def resolve(
                     method=one.spec,
                     data=data,
                     pretrain=trained_on,
-                    annotated=share if reads_annotated(one.spec) else None,
+                    annotated=share if reads_annotated(one.spec, one.probe) else None,
                     encoder=encoders[encoder],
                     train=trains[home, text],
                     probe=one.probe,
@@ -140,14 +142,34 @@ def resolve(
     return plan
 
 
+def _encoder(request: Request, name: str, params: Mapping[str, Any], plan: Plan) -> EncoderSpec:
+    """The encoder; with --weights their file is read, kept by its content, and tried on the encoder."""
+    if request.weights is None:
+        return encoder_spec(name, params)
+    from fairssl.train.pretrained import take  # with torch
+
+    found = encoder_spec(name, {key: value for key, value in params.items() if key not in ("source", "licence")})
+    config = kinds.encoders.get(found.name).Config
+    if "weights" not in config.model_fields:
+        raise UserError(f"--weights {request.weights}: encoder {name} is drawn at random only; name a timm model")
+    if "weights" in params:
+        raise UserError("--weights and --set encoder.weights name weights twice; give one")
+    weights = take(Path(request.weights).expanduser())
+    pixels = {"pixels": "half"} if weights.half_pixels and "pixels" in config.model_fields else {}
+    spec = encoder_spec(name, {**pixels, **params, "weights": weights.digest})
+    plan.weights[spec.name, weights.digest] = str(request.weights)
+    return spec
+
+
 class _Composed:
     """A method that the user named, with `--set` applied."""
 
     def __init__(self, text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) -> None:
         self.method = method
-        self.spec: MethodSpec = compose(text, method, values)
+        spec: MethodSpec = compose(text, method, values)
         probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
-        self.probe = without(probe, unread_in_probe(self.spec, probe))
+        self.probe = without(probe, unread_in_probe(spec, probe))
+        self.spec = spec if probe.thresholds == "none" else spec.model_copy(update={"group": "annotated"})
 
 
 def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fairssl.plan.estimate import Estimate, Pace, cost_key, paces
 from fairssl.spec.keys import canonical, digest
 from fairssl.store.files import whole_file
+from fairssl.store.record import reason_of
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
@@ -155,7 +156,7 @@ class Status:
     views_per_second: float | None
     seconds_left: float | None
     unknown: int  # pretrainings that no earlier record tells the time of
-    last_error: dict[str, str] | None = None
+    last_error: dict[str, str] | None = None  # of the run that failed or diverged last: see `_last_error`
     plans: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
 
@@ -177,7 +178,7 @@ def status(runs: Path) -> Status:
             at = (store.result_dir(key) / "record.json").stat().st_mtime
             newest = max(newest or (at, key), (at, key))
         timed = {name: outline.get(name, {}) for name in ("spec", "timings", "env")} if outline.get("timings") else {}
-        outlines[key] = {**timed, "error": outline.get("error")}
+        outlines[key] = {**timed, "error": outline.get("error"), "state": outline["state"]}
     running = {key: live for key in plans for live in [_live(store, key)] if live is not None}
     known = paces(outlines.values())
     estimate = Estimate()
@@ -199,10 +200,21 @@ def status(runs: Path) -> Status:
         views_per_second=sum(speeds) if speeds else None,
         seconds_left=estimate.total(len(running)),
         unknown=estimate.unknown,
-        last_error=None
-        if newest is None
-        else {"key": newest[1], "name": names.get(newest[1], newest[1]), "error": outlines[newest[1]]["error"] or ""},
+        last_error=None if newest is None else _last_error(newest[1], outlines[newest[1]], names, store),
     )
+
+
+def _last_error(key: str, outline: Mapping[str, Any], names: Mapping[str, str], store: RunStore) -> dict[str, str]:
+    """Which run it was, how it ended, why in one line and in full, and the file that holds it."""
+    error = outline["error"] or ""
+    return {
+        "key": key,
+        "name": names.get(key, key),
+        "state": outline["state"],
+        "reason": reason_of(error),
+        "error": error,
+        "record": str(store.result_dir(key) / "record.json"),
+    }
 
 
 def _live(store: RunStore, key: str) -> dict[str, Any] | None:

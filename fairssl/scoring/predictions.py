@@ -10,10 +10,10 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
 from fairssl.scoring.outcome import check_outcome, group_codes
 from fairssl.types import Outcome, UserError
@@ -145,7 +145,7 @@ def _short(text: str) -> str:
 
 def _content(path: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == "-" else user_path(path).read_bytes()
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         return data.decode("utf-8-sig")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from fairssl.interfaces import PluginConfig
 from fairssl.spec.keys import canonical
@@ -37,12 +38,23 @@ class TrainConfig(CanonicalModel, PluginConfig):
     """Images of a step; each has the objective's number of views. The default comes from the dataset's card."""
     annotated_batch_size: int = Field(0, ge=0)
     """Images of the annotated stream; 0: as `batch_size`."""
+    optimizer: Literal["adam", "adamw", "sgd", "lars"] = Field("adam", json_schema_extra={"added": True})
+    """What moves everything that is not dual: Adam with the L2 penalty in its gradient, AdamW with weight decay beside it, SGD
+    with momentum, or LARS, SGD whose rate each layer scales by its weights' and its gradient's length."""
+    momentum: float = Field(0.9, ge=0, lt=1, json_schema_extra={"added": True})
+    """Of sgd and lars."""
+    lars_trust: float = Field(1e-3, gt=0, json_schema_extra={"added": True})
+    """LARS's trust coefficient: a step is at most this share of a layer's weights, times the learning rate."""
     lr: float = Field(1e-3, gt=0)
-    """Learning rate of Adam for everything that is not dual."""
+    """Learning rate for everything that is not dual. The default is Adam's; sgd and lars want a larger one."""
     dual_lr: float = Field(1e-3, gt=0)
     """Learning rate of the dual parameters, an adversary's say."""
     weight_decay: float = Field(1e-6, ge=0)
-    """L2 penalty in both optimisers."""
+    """L2 penalty in both optimisers; with adamw the share of the weights that a step of rate 1 takes off."""
+    decay_all: bool = Field(True, json_schema_extra={"added": True})
+    """False: norms and biases, all parameters of one dimension, have no weight decay and no LARS scale."""
+    warmup: float = Field(0.0, ge=0, lt=1, json_schema_extra={"added": True})
+    """Share of the steps in which both learning rates rise evenly from 0; the schedule follows, 0.1 say."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Of both learning rates; cosine: down to 0 at the last step."""
     dual_optimizer: Literal["adam", "sgd"] = "adam"
@@ -57,6 +69,8 @@ class TrainConfig(CanonicalModel, PluginConfig):
     """After crop and flip: jitter, gray and blur; or RandAugment (Cubuk et al. 2020) in their place."""
     crop_min: float = Field(0.2, gt=0, le=1)
     """Smallest area of a random resized crop, as a share of the image."""
+    crop_max: float = Field(1.0, gt=0, le=1, json_schema_extra={"added": True})
+    """Largest area of it."""
     flip: float = Field(0.5, ge=0, le=1)
     """Probability that a view is mirrored."""
     jitter: float = Field(0.8, ge=0, le=1)
@@ -77,6 +91,12 @@ class TrainConfig(CanonicalModel, PluginConfig):
     """RandAugment's N: operations per image."""
     rand_magnitude: float = Field(9.0, ge=0, le=30)
     """RandAugment's M: strength of each operation."""
+
+    @model_validator(mode="after")
+    def _crops_have_an_area(self) -> TrainConfig:
+        if self.crop_max < self.crop_min:
+            raise PydanticCustomError("crop", "crop_max is below crop_min ({low}); raise it", {"low": self.crop_min})
+        return self
 
     def batch_of(self, stream: str) -> int:
         """Images that a step takes of a stream that has as many."""
@@ -107,6 +127,10 @@ class ProbeConfig(CanonicalModel, PluginConfig):
     """knn: how many of the nearest training features vote, by cosine similarity."""
     vote_temperature: float = Field(0.07, gt=0)
     """knn: a neighbour's vote weighs exp(cosine / this)."""
+    thresholds: Literal["none", "odds", "opportunity", "parity"] = Field("none", json_schema_extra={"added": True})
+    """A threshold for each group instead of 0.5, chosen on the annotated training images (Hardt et al. 2016), so that true
+    and false positive rates are equal, or the true positive rates, or the shares of y = 1. Reads the group of every image
+    that is judged."""
 
 
 def check_share(stream: str, batch_size: int, n_devices: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairssl import kinds, registry
 from fairssl.registry import BrokenPlugin, UnknownName, configure, did_you_mean
-from fairssl.spec.run import MethodSpec, PartSpec, Seen
+from fairssl.spec.run import EncoderSpec, MethodSpec, PartSpec, Seen
 from fairssl.spec.unread import without
 from fairssl.types import Method, UserError
 
@@ -197,7 +197,10 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         sampler = "shuffle"  # it is the annotated stream's
 
     def seen(label: str) -> Seen:
-        where = {stream for part in parts if label in part.sees for stream in part.streams or {"annotated"}}
+        where = set[str]()
+        for part in parts:
+            if label in part.sees:
+                where |= (part.streams if part.labelled is None else part.labelled) or {"annotated"}
         if not where:
             return "none"
         return "all" if label == "target" and "all" in where else "annotated"  # no part ever sees more groups
@@ -210,8 +213,12 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         probe=method.probe,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
-        group="annotated" if sampler != "shuffle" or method.probe == "balanced_head" else seen("group"),
+        group="annotated" if sampler != "shuffle" or _reads_groups_after_training(method) else seen("group"),
     )
+
+
+def _reads_groups_after_training(method: Method) -> bool:
+    return method.probe == "balanced_head" or method.probe_params.get("thresholds", "none") != "none"
 
 
 def _merge(
@@ -224,8 +231,23 @@ def _merge(
     return {**{k: v for k, v in ours.items() if aliases.get(k, k) not in given}, **user}
 
 
-def encoder_spec(name: str, params: Mapping[str, Any]) -> PartSpec:
-    """A plugin's file name, or any name that an encoder plugin accepts (a timm model's)."""
+def encoder_spec(name: str, params: Mapping[str, Any]) -> EncoderSpec:
+    """A plugin's file name, or any name that an encoder plugin accepts (a timm model's). `source` and `licence` among the
+    parameters are of weights, which must be named with them."""
+    said = {key: str(params[key]) for key in ("source", "licence") if key in params}
+    part = _encoder_part(name, {key: value for key, value in params.items() if key not in said})
+    if said and not part.params.get("weights"):
+        raise UserError(f"--set encoder.{next(iter(said))} is of weights; name their file too: --weights FILE")
+    return EncoderSpec(
+        name=part.name,
+        version=part.version,
+        params=part.params,
+        source=said.get("source", ""),
+        licence=said.get("licence", ""),
+    )
+
+
+def _encoder_part(name: str, params: Mapping[str, Any]) -> PartSpec:
     if name.rpartition(":")[2] in kinds.encoders.offers():
         return part_spec(kinds.encoders, kinds.encoders.canonical(name), params)
     broken, models = [], []

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from fairssl import kinds
 from fairssl.spec.config import CanonicalModel, ProbeConfig, TrainConfig
@@ -26,6 +33,24 @@ class PartSpec(Spec):
     name: str
     version: int
     params: dict[str, Any]
+
+
+class EncoderSpec(PartSpec):
+    """An encoder; of weights that somebody else has trained, also where they are from and under which licence. These two
+    are what the user says, for tables, and no part of a key."""
+
+    source: str = ""
+    licence: str = ""
+
+    @model_serializer(mode="wrap")
+    def _said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        return {name: value for name, value in found.items() if value or name not in ("source", "licence")}
+
+    @cached_property
+    def canonical_json(self) -> str:
+        content = self.model_dump(mode="json")
+        return canonical({name: value for name, value in content.items() if name not in ("source", "licence")})
 
 
 class MethodSpec(Spec):
@@ -98,7 +123,7 @@ class RunSpec(Spec):
     data: DataSpec  # what is judged: the probe's training images, and the test set
     pretrain: DataSpec | None = None  # what the encoder is trained on, where it is not what is judged
     annotated: float | None = Field(None, gt=0, le=1)  # share of the training images; None: nothing reads which
-    encoder: PartSpec
+    encoder: EncoderSpec
     train: TrainConfig
     probe: ProbeConfig
     # How more than two groups are compared; None: adjacent ones if their order means something, else all.

@@ -37,6 +37,12 @@ def unread_in_train(method: MethodSpec, train: TrainConfig) -> frozenset[str]:
     unread: set[str] = set()
     if not any(_has_dual(part) for part in parts):
         unread |= {"dual_lr", "dual_optimizer"}
+    if train.optimizer not in ("sgd", "lars"):
+        unread.add("momentum")
+    if train.optimizer != "lars":
+        unread.add("lars_trust")
+        if train.weight_decay == 0:
+            unread.add("decay_all")
     if "annotated" not in method.streams:
         unread.add("annotated_batch_size")
     if len(method.streams) == 1:
@@ -57,18 +63,19 @@ def unread_in_probe(method: MethodSpec, probe: ProbeConfig) -> frozenset[str]:
         "lbfgs": {"l2"},
         "knn": {"neighbours", "vote_temperature"},
     }
-    everything = set(ProbeConfig.model_fields) - {"version"}
+    everything = set(ProbeConfig.model_fields) - {"version", "thresholds"}
     if method.probe == "own":
         return frozenset(everything)
     return frozenset(everything - {"kind"} - own[probe.kind])
 
 
-def reads_annotated(method: MethodSpec) -> bool:
+def reads_annotated(method: MethodSpec, probe: ProbeConfig) -> bool:
     """Whether the run depends on which images are annotated."""
     heads = [kinds.heads.get(head.name) for head in method.heads]
     parts: Iterable[Any] = [kinds.objectives.get(method.objective.name), *heads]
     return (
         "annotated" in method.streams
+        or probe.thresholds != "none"
         or method.probe in ("annotated_head", "balanced_head")
         or any(part.sees & {"group"} for part in parts)
         or any(not head.streams and head.sees & {"target"} for head in heads)

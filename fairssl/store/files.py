@@ -3,12 +3,15 @@
 A folder is written under a temporary name beside its place and renamed. Whoever writes a temporary folder or file holds
 a kernel lock on it, so what a killed process left behind is told from what a live one still writes without looking at
 clocks, process numbers or host names.
+
+This needs `flock` of Linux and macOS. The library `filelock` would bring locks to Windows and still not fairssl: it locks a
+file that it makes itself, not the temporary folder that is being written, and there a folder that is locked, or holds an
+open file, cannot be renamed, nor a lock file be removed while it is held.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -18,6 +21,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairssl.types import UserError
+
+try:
+    import fcntl
+except ImportError as error:
+    raise UserError(
+        "fairssl keeps its runs with the file locks of Linux and macOS, which this system lacks; on Windows, use WSL"
+    ) from error
 
 _TEMP = ".tmp-"
 
@@ -50,6 +60,21 @@ def _lock(fd: int, *, wait: bool = False) -> bool:
             return False
         raise
     return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another opening of the file holds its lock, found out without taking it or writing anything."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _still_at(fd: int, path: Path) -> bool:

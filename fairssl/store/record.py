@@ -51,7 +51,7 @@ def reason_of(error: str) -> str:
     lines = [line for line in error.splitlines() if line.strip()]
     frames = [number for number, line in enumerate(lines) if line.startswith("  File ")]
     after = lines[frames[-1] :] if frames else lines
-    line = next((line for line in after if not line.startswith(" ")), "").strip()
+    line = next((line for line in after if not line.startswith((" ", "Traceback "))), "").strip()
     return line if len(line) <= 200 else line[:197] + "..."
 
 
@@ -94,8 +94,9 @@ class Record(Measured):
     `facts` are what a table tells of the data and the training: `groups` in order of their codes, `ordered` (whether that
     order means something), `positive` (what y = 1 is), n_train, n_val, n_test, n_annotated (if any part reads which images
     are annotated), n_unknown (test images left out, their group being unknown), one_class (which class all predictions
-    are of, where they are of one), `batches` (stream -> images of a step), n_views, n_steps, `unread` (settings that have
-    no effect), `departures` from an official protocol, and hashes of the splits and of the annotated subset.
+    are of, where they are of one), `batches` (stream -> images of a step), n_views, n_steps, `feature_sd`,
+    `effective_rank` and `collapsed` (whether the encoder still tells images apart), `unread` (settings that have no
+    effect), `departures` from an official protocol, and hashes of the splits and of the annotated subset.
     """
 
     version: int = RECORD_VERSION  # of this format

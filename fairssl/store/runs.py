@@ -11,7 +11,6 @@ Nothing is unpickled.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 
 from fairssl.store.files import (
     StoreError,
+    is_locked,
     make_temporary,
     remove_path,
     rename_folder,
@@ -121,17 +121,7 @@ class RunStore:
 
     def is_claimed(self, key: str) -> bool:
         """Whether a live process holds the key, found out without taking it or writing anything."""
-        try:
-            fd = os.open(self.root / "locks" / f"{_checked(key)}.lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self.root / "locks" / f"{_checked(key)}.lock")
 
     def has_result(self, key: str) -> bool:
         """Whether the run ended well."""

@@ -19,8 +19,10 @@ from fairssl.testing.contract import (
     check_docstrings,
     first_difference,
 )
+from fairssl.testing.fake_gpu import assert_capturable
 from fairssl.testing.processes import simulate_processes
-from fairssl.testing.toy import SIDE
+from fairssl.testing.replay import assert_replayed_steps_agree
+from fairssl.testing.toy import SIDE, encoder_trainer, index_at
 
 
 def encoder_checks(name: str, part: Any) -> Steps:
@@ -92,6 +94,16 @@ def encoder_checks(name: str, part: Any) -> Steps:
 
         assert_processes_agree(step(encoders[0]), simulate_processes([partial(step, one) for one in encoders[1:]]))
 
+    def capturable() -> None:
+        trainer = encoder_trainer(name)
+        trainer.summed_step(index_at(trainer))  # what is made once may read back
+        assert_capturable(trainer, index_at(trainer, 1))
+
+    def replayed() -> None:
+        eager = encoder_trainer(name)
+        eager.run()
+        assert_replayed_steps_agree(eager, encoder_trainer(name))
+
     def refuses() -> None:
         found = part.accepts("no such encoder")
         assert found is None, f"accepts() takes any name: it gave {found} for one that does not exist"
@@ -104,6 +116,8 @@ def encoder_checks(name: str, part: Any) -> Steps:
         ("evaluation mode: an image alone", alone),
         ("state dict round trip", round_trip),
         ("gradients reach every parameter", gradient),
+        ("a GPU can capture its step", capturable),
+        ("a replayed step equals an eager one", replayed),
         ("processes that share a batch equal one", shared),
         ("refuses unknown names", refuses),
     ]

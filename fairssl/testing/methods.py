@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from fairssl import kinds
 from fairssl.data.splits import run_data
@@ -42,6 +43,17 @@ def method_checks(name: str, method: Method) -> Steps:
         if method.probe == "own":
             own = kinds.objectives.get(method.objective).scores is not Objective.scores
             assert own, f"probe is 'own', but objective {method.objective!r} has no scores of its own"
+
+    def search() -> None:
+        configs: dict[str, Any] = {"train": TrainConfig, "probe": ProbeConfig}
+        configs[method.objective] = kinds.objectives.get(method.objective).Config
+        configs.update({head: kinds.heads.get(head).Config for head in method.heads})
+        for setting, values in method.search.items():
+            part, _, parameter = setting.rpartition(".")
+            assert part in configs, f"search: {setting!r} is of none of the parts {', '.join(configs)}"
+            assert not isinstance(values, str) and len(values) > 0, f"search: {setting} has no values to try"
+            for value in values:
+                configure(configs[part], part, {parameter: value})
 
     def names() -> None:
         from_file()
@@ -85,6 +97,7 @@ def method_checks(name: str, method: Method) -> Steps:
         ("resolves", resolves),
         ("what it sees agrees with its parts", facts),
         ("settings of the loop and the probe", settings),
+        ("search space", search),
         ("names and aliases are its own", names),
         ("needs no torch to be listed", torch_free),
         ("two steps are finite", trains),

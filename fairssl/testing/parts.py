@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ from fairssl.testing.contract import (
     check_docstrings,
     first_difference,
 )
+from fairssl.testing.fake_gpu import assert_capturable
 from fairssl.testing.processes import simulate_processes
-from fairssl.testing.readback import NoReadBack
+from fairssl.testing.replay import assert_replayed_steps_agree
 from fairssl.testing.toy import BATCH, CPU, N, PartBench, index_at, losses_of, outcome, take_steps, tiny_split
 from fairssl.train.step import visible_to
-from fairssl.train.trainer import Stopped
+from fairssl.train.trainer import Stopped, Trainer
 from fairssl.types import Batch, Embeddings, Split, UserError
+
+EAGER = "not capturable, as it says itself: its steps run eagerly"
 
 
 def part_checks(bench: PartBench, part: Any) -> Steps:
@@ -56,6 +59,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
             f"sees may hold 'target', 'group' and 'views', not {sorted(part.sees)}"
         )
         assert part.streams <= {"all", "annotated"}, f"streams may hold 'all' and 'annotated', not {part.streams}"
+        labelled = part.streams if part.labelled is None else part.labelled
+        assert labelled <= part.streams, f"labelled holds {sorted(labelled - part.streams)}, which it does not draw"
         assert part.n_views >= 1, f"n_views is {part.n_views}; at least 1"
         if is_head:
             assert part.needs in (None, "embedding", "logits"), f"needs is {part.needs!r}"
@@ -94,7 +99,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
         for label in ("target", "group"):
             if any(label in other.sees for other in trainer.model.parts.values()):
                 continue
-            changed = {s: replace(b, **{label: getattr(b, label).flip(0)}) for s, b in drawn.items()}
+            codes = getattr(trainer.data, label)  # which `draw` has left out, since nobody asks for them
+            changed = {s: replace(b, **{label: codes[b.index]}) for s, b in drawn.items()}
             differing = first_difference(before, losses_of(bench.trainer(), changed))
             assert differing is None, f"{differing} depends on the {label}, which `sees` does not declare"
 
@@ -147,23 +153,30 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
         entry = first_difference(once.model.tensors(), again.model.tensors())
         assert entry is None, f"{entry} differs after a state dict round trip and one more forward pass"
 
+    @cache
+    def uninterrupted() -> Trainer:
+        """A run to its last step, which three checks compare another with."""
+        np.random.seed(0)
+        random.seed(0)
+        trainer = bench.trainer()
+        trainer.run()
+        return trainer
+
     def seeds() -> None:
-        runs = []
-        for seed in (0, 1):
-            np.random.seed(seed)
-            random.seed(seed)
-            trainer = bench.trainer()
-            take_steps(trainer, 3)
-            runs.append(trainer.model.tensors())
-        entry = first_difference(*runs)
+        whole = uninterrupted()
+        np.random.seed(1)
+        random.seed(1)
+        again = bench.trainer()
+        again.run()
+        entry = first_difference(whole.model.tensors(), again.model.tensors())
         assert entry is None, f"{entry} differs between two runs of one seed: draw with torch, or with the `gen` given"
-        trainer = bench.trainer(seed=1)
-        take_steps(trainer, 3)
-        assert first_difference(runs[0], trainer.model.tensors()) is not None, "another seed gives the same bits"
+        first, other = bench.trainer(), bench.trainer(seed=1)
+        assert first_difference(first.model.tensors(), other.model.tensors()) is not None, (
+            "another seed gives the same bits"
+        )
 
     def resume() -> None:
-        whole = bench.trainer()
-        whole.run()
+        whole = uninterrupted()
         with tempfile.TemporaryDirectory() as folder:
             first = bench.trainer()
             with suppress(Stopped):
@@ -207,14 +220,17 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
                 for term, value in found.step({name: batches[name] for name in found.streams}).items():
                     assert value.isfinite(), f"{term} is {value.item()} in a batch whose {label} is {code} throughout"
 
-    def captured() -> None:
+    def capturable() -> None:
         if not part.capturable:
-            raise Skipped("not capturable, as it says itself: its steps run eagerly")
+            raise Skipped(EAGER)
         trainer = bench.trainer()
-        index = index_at(trainer)
-        trainer.step(index)  # what is made once may read back
-        with NoReadBack():
-            trainer.step(index)
+        trainer.summed_step(index_at(trainer))  # what is made once may read back
+        assert_capturable(trainer, index_at(trainer, 1))
+
+    def replayed() -> None:
+        if not part.capturable:
+            raise Skipped(EAGER)
+        assert_replayed_steps_agree(uninterrupted(), bench.trainer())
 
     def shared() -> None:
         index = index_at(bench.trainer())
@@ -278,7 +294,8 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
         ("2 groups", lambda: groups(2)),
         ("5 groups", lambda: groups(5)),
         ("a batch with one group or one class", missing),
-        ("no step reads a tensor back", captured),
+        ("a GPU can capture its step", capturable),
+        ("a replayed step equals an eager one", replayed),
         ("processes that share a batch equal one", shared),
     ]
     return [
@@ -292,8 +309,9 @@ def part_checks(bench: PartBench, part: Any) -> Steps:
 
 
 def _reordered(batch: Batch, order: Tensor) -> Batch:
-    assert batch.target is not None and batch.group is not None
-    return Batch([v[order] for v in batch.views], batch.index[order], batch.target[order], batch.group[order])
+    views = [v[order] for v in batch.views]
+    target, group = (None if codes is None else codes[order] for codes in (batch.target, batch.group))
+    return replace(batch, views=views, index=batch.index[order], target=target, group=group)
 
 
 def _check_fit(head: Any, f: Tensor, split: Split) -> None:

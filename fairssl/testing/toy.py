@@ -16,7 +16,7 @@ from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import compose, part_spec
+from fairssl.spec.method import compose
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.trainer import Trainer
@@ -64,10 +64,13 @@ class PartBench:
         return build_after_training(trainer.spec, head, trainer.model, len(data.target), len(data.annotated), 2)
 
 
-def tiny_spec(method: Method, label: str, **train: Any) -> RunSpec:
+def tiny_spec(method: Method, label: str, encoder: str = "", **train: Any) -> RunSpec:
+    """A few steps of a method on tiny data, with the named encoder and its defaults, or a small one."""
     dataset = kinds.datasets.get(TOY)
-    loop = {"batch_size": BATCH, "epochs": 1, "min_steps": 6, "precision": "float32", **train}
-    encoder = kinds.encoders.canonical(ENCODER)
+    # Plain crops: the augmentation is the same for every part, and half of what a step this small costs.
+    plain = {"jitter": 0.0, "gray": 0.0}
+    loop = {"batch_size": BATCH, "epochs": 1, "min_steps": 6, "precision": "float32", **plain, **train}
+    network = encoder_spec(encoder or kinds.encoders.canonical(ENCODER), {} if encoder else {"width": 8})
     return RunSpec(
         method=compose(label, method, {}),
         data=DataSpec(
@@ -80,7 +83,7 @@ def tiny_spec(method: Method, label: str, **train: Any) -> RunSpec:
             attribute=dataset.card.defaults.attribute,
         ),
         annotated=0.5,
-        encoder=part_spec(kinds.encoders, encoder, {"width": 8}),
+        encoder=network,
         train=TrainConfig.model_validate(loop),
         probe=ProbeConfig.model_validate({"epochs": 2}),
         seed=0,
@@ -156,6 +159,12 @@ def outcome(trainer: Trainer, index: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def tiny_trainer(method: Method, name: str) -> Trainer:
     kept = {k: v for k, v in method.train.items() if k not in ("epochs", "min_steps", "batch_size")}
     return prepared(Trainer(tiny_spec(method, name, **kept), tiny_data(2), 2))
+
+
+def encoder_trainer(name: str) -> Trainer:
+    """The named encoder in the loop, beside an objective that trains it."""
+    method = Method(summary="", paper="", objective=kinds.objectives.canonical(COMPANION))
+    return Trainer(tiny_spec(method, name, encoder=kinds.encoders.canonical(name)), tiny_data(2), 2)
 
 
 def prepared(trainer: Trainer) -> Trainer:

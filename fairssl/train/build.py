@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,21 +14,31 @@ from fairssl.data.device import DeviceSplit
 from fairssl.data.sampling import IndexStream, cells_of
 from fairssl.parts import Encoder, Part
 from fairssl.registry import Registry
+from fairssl.spec.config import TrainConfig
 from fairssl.spec.keys import derive_seed
 from fairssl.spec.run import PartSpec, RunSpec
+from fairssl.train.lars import LARS
 from fairssl.train.model import Model
+from fairssl.train.pretrained import load
 from fairssl.types import Context, UserError
 
 
-def build_encoder(spec: RunSpec) -> Encoder:
-    """The encoder of a spec from random weights, a pure function of the spec and the seed."""
+def build_encoder(spec: RunSpec, pretrained: bool = True) -> Encoder:
+    """The encoder of a spec, from random weights or from those that it names: a pure function of the spec and the seed.
+
+    Without `pretrained` from random weights in any case, for a model whose own weights are loaded next.
+    """
     torch.manual_seed(derive_seed("encoder", spec.seed))
-    return kinds.encoders.build(spec.encoder.name, spec.encoder.params, image_shape=_image_shape(spec))
+    encoder = kinds.encoders.build(spec.encoder.name, spec.encoder.params, image_shape=_image_shape(spec))
+    weights = spec.encoder.params.get("weights")
+    if weights and pretrained:
+        load(encoder, weights, bool(spec.encoder.params.get("partial")))
+    return encoder
 
 
-def build_model(spec: RunSpec, data: DeviceSplit, n_groups: int, n_steps: int) -> Model:
+def build_model(spec: RunSpec, data: DeviceSplit, n_groups: int, n_steps: int, pretrained: bool = True) -> Model:
     """Encoder, objective and the heads that take part in training, on the data's device, in training mode."""
-    encoder = build_encoder(spec)
+    encoder = build_encoder(spec, pretrained)
     context = Context(
         encoder=encoder,
         feature_dim=encoder.dim,
@@ -92,11 +103,32 @@ def index_streams(spec: RunSpec, data: DeviceSplit) -> dict[str, IndexStream]:
     return streams
 
 
-def make_optimizer(kind: str, parameters: list[nn.Parameter], lr: Tensor, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam or plain SGD on the device of `lr` (0-d), which the optimiser reads anew at each step and never on the host."""
+def primal_optimizer(config: TrainConfig, parameters: list[nn.Parameter], lr: Tensor) -> torch.optim.Optimizer:
+    """What moves everything that is not dual, with weight decay on all parameters or on those of two dimensions and more."""
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if not config.decay_all:
+        flat: dict[str, Any] = {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0}
+        if config.optimizer == "lars":
+            flat["trust"] = None
+        found = [{"params": [p for p in parameters if p.ndim > 1]}, flat]
+        groups = [group for group in found if group["params"]]
+    if config.optimizer == "lars":
+        return LARS(groups, lr, config.weight_decay, config.momentum, config.lars_trust)
+    return make_optimizer(config.optimizer, groups, lr, config.weight_decay, config.momentum)
+
+
+def make_optimizer(
+    kind: str,
+    parameters: Sequence[nn.Parameter] | Sequence[dict[str, Any]],
+    lr: Tensor,
+    weight_decay: float,
+    momentum: float = 0.0,
+) -> torch.optim.Optimizer:
+    """Adam, AdamW or SGD on the device of `lr` (0-d), which the optimiser reads anew at each step and never on the host."""
     on_gpu = lr.device.type == "cuda"
     if kind == "sgd":  # unless fused, it reads the learning rate back
-        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, fused=on_gpu)
-    adam = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+        return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, fused=True)
+    cls = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
+    adam = cls(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
     adam._warned_capturable_if_run_uncaptured = True  # the warm-up is, and means it
     return adam

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+FORMAT = 2  # of the content; raised when the loop can no longer read what an earlier one wrote
 KEEP = 2  # checkpoints kept: the previous one stays until the new one is whole
 
 State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and JSON
@@ -83,6 +84,8 @@ def newest(folder: Path, key: str, device: torch.device) -> State | None:
 def _fault(meta: Mapping[str, Any], key: str, device: torch.device) -> str | None:
     if meta["key"] != key:
         return "another spec"
+    if meta.get("format") != FORMAT:
+        return "another version of fairssl"
     if meta.get("device", device.type) != device.type:  # whose generators have other states
         return f"a {meta['device']} device, this is a {device.type}"
     return None

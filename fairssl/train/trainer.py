@@ -21,6 +21,7 @@ from fairssl import distributed, kinds
 from fairssl.data.device import DeviceSplit, to_device
 from fairssl.data.splits import RunData
 from fairssl.data.streaming import Prefetch
+from fairssl.machine import ensure_compiler_cache
 from fairssl.parts import Part
 from fairssl.spec.config import check_share
 from fairssl.spec.keys import derive_seed
@@ -28,8 +29,9 @@ from fairssl.spec.run import RunSpec
 from fairssl.spec.unread import unread_in_train
 from fairssl.train import checkpoint
 from fairssl.train.build import build_model, index_streams
-from fairssl.train.cudagraph import GraphedStep
-from fairssl.train.history import History
+from fairssl.train.collapse import spread
+from fairssl.train.cudagraph import GraphedStep, streams
+from fairssl.train.history import Diverged, History
 from fairssl.train.rng import get_rng_state, preserved, set_rng_state
 from fairssl.train.step import TrainStep, laid_out_as
 from fairssl.types import Progress, silent
@@ -44,10 +46,12 @@ class Stopped(RuntimeError):
 class Trainer:
     """Takes the steps of one run. `state` and `load` make it resume bit for bit on a CPU.
 
-    `capture`: replay the step as a CUDA graph; default on a GPU, in a process alone, if every part allows it.
+    On a GPU, in a process alone, the step is replayed as a CUDA graph if every part allows it, and its augmentation is
+    compiled; `eager`: neither. Other than in rounding it does not matter.
     """
 
-    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, capture: bool | None = None):
+    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, eager: bool = False):
+        ensure_compiler_cache()
         self.spec, self.data, self.n_groups = spec, data, n_groups
         self.device = data.device
         self.streams = index_streams(spec, data)
@@ -61,7 +65,7 @@ class Trainer:
 
         self.model = build_model(spec, data, n_groups, self.n_steps)
         torch.manual_seed(derive_seed("run", spec.seed))  # dropout and the like
-        self.step = TrainStep(spec, data, self.model, self.n_steps)
+        self.step = TrainStep(spec, data, self.model, self.n_steps, eager)
         self.history = History(self.device)
         self.rng_state = get_rng_state(self.device)  # of the global generators, as this run has left them
         self.done = self.resumed_at = 0  # steps
@@ -72,13 +76,9 @@ class Trainer:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.backends.cudnn.benchmark = True  # shapes do not change: let it try its algorithms, in the warm-up
-        # A stream of its own: torch's advice for what is captured, and runs that share a device overlap.
-        self.stream = torch.cuda.Stream(self.device) if on_gpu else None
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        self.capture = on_gpu and self.step.capturable if capture is None else capture
-        self.graphed = GraphedStep(self.summed_step, self.step.gen, self.device, self.stream) if self.capture else None
-        self._queue = _BoundedQueue(self.stream, _STREAMED_AHEAD if data.streamed else _AHEAD)
+        self.stream: torch.cuda.Stream | None = None  # while the run goes on
+        captured = on_gpu and self.step.capturable and not eager
+        self.graphed = GraphedStep(self.summed_step, self.step.gen, self.device) if captured else None
         self._prefetch: Prefetch | None = None
 
     def run(self, *args: Any, **kwargs: Any) -> float:
@@ -103,32 +103,39 @@ class Trainer:
         processes the first alone needs a `work`; it reads and writes for all.
         """
         set_rng_state(self.device, self.rng_state)  # others may have drawn since this run was built
+        if self.device.type == "cuda":  # as torch advises for what is captured; and runs that share a device overlap
+            self.stream = streams.take(self.device)
+        queue = _BoundedQueue(self.stream, _STREAMED_AHEAD if self.data.streamed else _AHEAD)
         with self._on_stream():
             self._begin(work)
         self.resumed_at = self.done
         started = last_saved = time.perf_counter()
-        while self.done < self.n_steps:
-            for index, images in self._epoch():
-                with self._on_stream():
-                    (self.graphed or self.summed_step)(index, images)
-                    self.done += 1
-                    self._queue.bound(self.done)
-                    epoch_ends, due = self.done % self.steps_per_epoch == 0, False
-                    if epoch_ends:  # before a checkpoint, which must not hold a full epoch open
-                        on_epoch(self._close_epoch())
-                        due = checkpoint_epochs > 0 and len(self.history.rows) % checkpoint_epochs == 0
-                    progress("train", self.done, self.n_steps)
-                    now = time.perf_counter()
-                    self.seconds = now - started
-                    if self.first_epoch_seconds is None and epoch_ends:
-                        self.first_epoch_seconds = self.seconds
-                    stopping = distributed.any_process(stop())
-                    if work is not None and (due or stopping or now - last_saved > checkpoint_seconds):
-                        self.save(work)
-                        last_saved = now
-                    if stopping and (work is not None or distributed.size() > 1):
-                        raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
-                yield
+        try:
+            while self.done < self.n_steps:
+                for index, images in self._epoch():
+                    with self._on_stream():
+                        (self.graphed or self.summed_step)(index, images)
+                        self.done += 1
+                        queue.bound(self.done)
+                        epoch_ends, due = self.done % self.steps_per_epoch == 0, False
+                        if epoch_ends:  # before a checkpoint, which must not hold a full epoch open
+                            on_epoch(self._close_epoch())
+                            due = checkpoint_epochs > 0 and len(self.history.rows) % checkpoint_epochs == 0
+                        progress("train", self.done, self.n_steps)
+                        now = time.perf_counter()
+                        self.seconds = now - started
+                        if self.first_epoch_seconds is None and epoch_ends:
+                            self.first_epoch_seconds = self.seconds
+                        stopping = distributed.any_process(stop())
+                        if work is not None and (due or stopping or now - last_saved > checkpoint_seconds):
+                            self.save(work)
+                            last_saved = now
+                        if stopping and (work is not None or distributed.size() > 1):
+                            raise Stopped(f"stopped after step {self.done} of {self.n_steps}")
+                    yield
+        except (Diverged, Stopped):
+            self._release()
+            raise
         self._release()
 
     def summed_step(self, index: Mapping[str, Tensor], images: Mapping[str, Tensor] | None = None) -> None:
@@ -145,12 +152,18 @@ class Trainer:
                 part.prepare(self.data.visible_to(part.sees), torch.Generator(self.device).manual_seed(seed))
         self.prepared = True
 
+    @property
+    def path(self) -> str:
+        """How its steps are taken: `captured`, all but the first few by replays of a CUDA graph, or `eager`."""
+        return "eager" if self.graphed is None else "captured"
+
     def facts(self) -> dict[str, Any]:
         """What a table tells of the training."""
         return {
             "batches": {name: stream.batch_size for name, stream in self.streams.items()} if self.n_steps else {},
             "n_views": self.step.n_views,
             "n_steps": self.n_steps,
+            "path": self.path,
             "unread": sorted(f"train.{name}" for name in unread_in_train(self.spec.method, self.spec.train)),
         }
 
@@ -166,9 +179,9 @@ class Trainer:
                         tensors[f"{prefix}.{number}.{slot}"] = value.contiguous()
         tensors["generator"] = self.step.gen.get_state()
         tensors.update({f"global_generator.{i}": value for i, value in enumerate(get_rng_state(self.device))})
-        tensors["first_bad"] = self.step.loss_became_infinite_at
-        tensors.update({f"sum.{name}": value for name, value in self.history.sums.items()})
+        tensors.update(self.history.tensors())
         return tensors, {
+            "format": checkpoint.FORMAT,
             "key": self.spec.pretrain_key,
             "prepared": self.prepared,
             "done": self.done,
@@ -184,10 +197,7 @@ class Trainer:
             self._load_optimizer(prefix, tensors)
         self.step.gen.set_state(tensors["generator"].cpu())
         set_rng_state(self.device, [v for k, v in sorted(tensors.items()) if k.startswith("global_generator.")])
-        self.step.loss_became_infinite_at.copy_(tensors["first_bad"])
-        self.history.sums = {
-            k.removeprefix("sum."): v.to(self.device) for k, v in tensors.items() if k.startswith("sum.")
-        }
+        self.history.load(tensors)
         self.prepared = meta.get("prepared", self.prepared)
         self.done = meta["done"]
         self.history.rows = [dict(row) for row in meta["history"]]
@@ -200,7 +210,8 @@ class Trainer:
             if key.startswith(prefix + "."):
                 number, slot = key[len(prefix) + 1 :].split(".", 1)
                 slots.setdefault(int(number), {})[slot] = value
-        owned, lr = (self.step.primal, self.step.lr) if prefix == "adam" else (self.step.dual, self.step.dual_lr)
+        lr = self.step.lr if prefix == "adam" else self.step.dual_lr
+        owned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for at, values in slots.items():
             for slot, value in values.items():
                 if value.shape == owned[at].shape:
@@ -256,9 +267,11 @@ class Trainer:
 
     def _close_epoch(self) -> dict[str, float]:
         step = self.step
-        return self.history.close_epoch(
-            self.steps_per_epoch, self.done, self.n_steps, step.lr, step.loss_became_infinite_at
-        )
+        row = self.history.close_epoch(self.steps_per_epoch, self.done, self.n_steps, step.lr)
+        if step.features is not None and step.features.isfinite().all():
+            found = spread(step.features)
+            row |= {"feature_sd": found.feature_sd, "effective_rank": found.effective_rank}
+        return row
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
@@ -271,7 +284,8 @@ class Trainer:
         if self.graphed is not None:
             self.graphed.release()
         self._prefetch = None
-        self._queue.clear()
+        streams.give_back(self.stream)
+        self.stream = None
         for parameter in (*self.step.primal, *self.step.dual):
             parameter.grad = None  # it lies in the graph's memory
 
@@ -294,11 +308,10 @@ class _BoundedQueue:
                 self._earlier.synchronize()
             self._earlier = self._stream.record_event()
 
-    def clear(self) -> None:
-        self._earlier = None
 
-
-def build_trainer(spec: RunSpec, data: RunData, device: torch.device, images: Tensor | None = None) -> Trainer:
+def build_trainer(
+    spec: RunSpec, data: RunData, device: torch.device, images: Tensor | None = None, eager: bool = False
+) -> Trainer:
     """The trainer of a spec at its first step: model and optimisers, all from the spec's seed. `images`: the training
     images as `place` has put them, if they are to be shared."""
-    return Trainer(spec, to_device(data, device, images), len(data.splits.groups))
+    return Trainer(spec, to_device(data, device, images), len(data.splits.groups), eager)

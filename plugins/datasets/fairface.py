@@ -50,6 +50,7 @@ class FairFace(TableDataset):
         ordered: dict[str, tuple[str, ...]] = Field(
             default_factory=lambda: {"age": AGES}, json_schema_extra={"added": True}
         )
+        """Column whose groups have an order -> it."""
 
     def home(self, root: Path) -> Path:
         """The folder with the tables: the one named, or its fairface/."""

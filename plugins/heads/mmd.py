@@ -11,10 +11,9 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
-from fairssl.nn import TINY
+from fairssl.nn import gaussian_kernel
 
 
 class MMD(Head):
@@ -45,7 +44,7 @@ class MMD(Head):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         x = batch.flat_f()
-        kernel = _kernel(x, self.config.gammas, self.config.bandwidth == "median")
+        kernel = gaussian_kernel(x, self.config.gammas, self.config.bandwidth == "median")
         codes = torch.arange(self.n_groups, device=x.device)
         member = (batch.group_of_views()[None, :] == codes[:, None]).to(x.dtype)  # (G, n)
         size = member.sum(1, keepdim=True)
@@ -60,17 +59,3 @@ class MMD(Head):
             primal={"mmd2": torch.where(valid, squared, 0.0).mean()},
             log={"n_absent": (~present).sum().float()},
         )
-
-
-def _kernel(x: Tensor, gammas: tuple[float, ...], median: bool) -> Tensor:
-    """(n, F) -> (n, n), in 0..1."""
-    x = x - x.detach().mean(0)  # distances stay, and less is lost when they are small beside the values
-    if median:  # the kernel does not depend on the scale, and the squares of a unit scale stay finite
-        x = x / x.detach().abs().amax().clamp_min(TINY)
-    product = x @ x.T
-    length = product.diagonal()
-    squared = (length[:, None] + length[None, :] - 2 * product).clamp_min(0)
-    if median:
-        row, column = torch.triu_indices(len(x), len(x), 1, device=x.device)
-        squared = squared / squared.detach()[row, column].median().clamp_min(TINY)
-    return torch.stack([torch.exp(-gamma * squared) for gamma in gammas]).mean(0)

@@ -12,7 +12,8 @@ METHOD = Method(
     objective="byol",
     notes=(
         "Adam and the SoFCLR paper's widths (projector 256-128, predictor 256-128) instead of LARS, 4096 and 256. "
-        "tau_base 0.99, the authors' value for 100 epochs. Batch statistics are taken over both views together. "
-        "Search space of the SoFCLR paper: learning rate 1e-3, 1e-4, 1e-5."
+        "tau_base 0.99, the authors' value for 100 epochs. Batch statistics are taken over both views together. Search "
+        "space of the SoFCLR paper."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5)},
 )

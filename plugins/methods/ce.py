@@ -13,9 +13,9 @@ METHOD = Method(
     probe="own",
     target="annotated",
     notes=(
-        "Extra networks: a linear classifier, whose scores are judged. Trained on the annotated images alone, with their "
-        "targets; --annotated 1.0 gives it all. One view per image and the augmentation of every other method. At least "
-        "400 steps, since an epoch of few images has few. Search space of the SoFCLR paper: learning rate 1e-3, "
-        "1e-4, 1e-5."
+        "Extra networks: a linear classifier, whose scores are judged. Trained on the annotated images alone, with "
+        "their targets; --annotated 1.0 gives it all. One view per image and the augmentation of every other method. At "
+        "least 400 steps, since an epoch of few images has few. Search space of the SoFCLR paper."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5)},
 )

@@ -17,10 +17,10 @@ METHOD = Method(
     target="annotated",
     group="annotated",
     notes=(
-        "Extra networks: a linear classifier. Cherepanova et al. penalise the ratio of the groups' mean probabilities; the "
-        "SoFCLR paper speaks of the disparity, so the penalty is their difference. CE + weight * penalty, since the "
+        "Extra networks: a linear classifier. Cherepanova et al. penalise the ratio of the groups' mean probabilities; "
+        "the SoFCLR paper speaks of the disparity, so the penalty is their difference. CE + weight * penalty, since the "
         "search space includes weight 1. Batches take equally many images of each target and group, which the SoFCLR "
-        "paper leaves open and which balances the cross-entropy as well. Search space of the SoFCLR paper: dpr.weight "
-        "0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, 1e-4, 1e-5."
+        "paper leaves open and which balances the cross-entropy as well. Search space of the SoFCLR paper."
     ),
+    search={"dpr.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

@@ -19,8 +19,8 @@ METHOD = Method(
     notes=(
         "Extra networks: a linear classifier. The penalty is the sum over both classes of the gap in mean probability. "
         "CE + weight * penalty, since the search space includes weight 1. Batches take equally many images of each "
-        "target and group, so that no cell is empty, which the SoFCLR paper leaves open and which balances the "
-        "cross-entropy as well. Search space of the SoFCLR paper: eod.weight 0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate "
-        "1e-3, 1e-4, 1e-5."
+        "target and group, so that no cell is empty, which the SoFCLR paper leaves open and which balances the cross- "
+        "entropy as well. Search space of the SoFCLR paper."
     ),
+    search={"eod.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

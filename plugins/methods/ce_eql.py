@@ -17,10 +17,10 @@ METHOD = Method(
     target="annotated",
     group="annotated",
     notes=(
-        "Extra networks: a linear classifier. The loss of both classes, as Cherepanova et al. have it and the name says; "
-        "Donini et al. equalise that of the positive class (eql.eql_on=positive). CE + weight * penalty, since the "
-        "search space includes weight 1. Batches take equally many images of each target and group, which the SoFCLR "
-        "paper leaves open and which balances the cross-entropy as well. Search space of the SoFCLR paper: eql.weight "
-        "0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, 1e-4, 1e-5."
+        "Extra networks: a linear classifier. The loss of both classes, as Cherepanova et al. have it and the name "
+        "says; Donini et al. equalise that of the positive class (eql.eql_on=positive). CE + weight * penalty, since "
+        "the search space includes weight 1. Batches take equally many images of each target and group, which the "
+        "SoFCLR paper leaves open and which balances the cross-entropy as well. Search space of the SoFCLR paper."
     ),
+    search={"eql.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

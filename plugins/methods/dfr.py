@@ -16,8 +16,13 @@ METHOD = Method(
     group="annotated",
     notes=(
         "Extra networks: a linear classifier; shares the pretraining of erm. The head is a logistic regression on "
-        "standardised features of equally many annotated training images of each target and group (the authors' "
-        "DFR-Tr), with an L2 penalty of 1 where they tune an L1 penalty and average ten balanced draws. Search space, "
-        "ours: as erm, and probe.l2 0.01, 0.1, 1, 10, 100."
+        "standardised features of equally many annotated training images of each target and group (the authors' DFR- "
+        "Tr), with an L2 penalty of 1 where they tune an L1 penalty and average ten balanced draws. Search space: ours."
     ),
+    search={
+        "train.lr": (1e-3, 1e-4, 1e-5),
+        "train.rand_magnitude": (5, 9, 15),
+        "train.weight_decay": (1e-6, 1e-4),
+        "probe.l2": (0.01, 0.1, 1, 10, 100),
+    },
 )

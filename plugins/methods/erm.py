@@ -14,8 +14,8 @@ METHOD = Method(
     target="all",
     notes=(
         "Extra networks: a linear classifier, whose scores are judged. The bound on accuracy for methods that see fewer "
-        "targets, tuned as far as they are: random resized crops, flips and RandAugment (two operations of magnitude 9 of "
-        "30) and a learning rate that falls along a cosine. Search space, ours: learning rate 1e-3, 1e-4, 1e-5; "
-        "train.rand_magnitude 5, 9, 15; train.weight_decay 1e-6, 1e-4."
+        "targets, tuned as far as they are: random resized crops, flips and RandAugment (two operations of magnitude 9 "
+        "of 30) and a learning rate that falls along a cosine. Search space: ours."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5), "train.rand_magnitude": (5, 9, 15), "train.weight_decay": (1e-6, 1e-4)},
 )

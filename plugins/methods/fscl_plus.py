@@ -14,7 +14,7 @@ METHOD = Method(
     notes=(
         "As fscl, with the authors' group-wise normalisation: an anchor is weighed by the inverse size of its cell in the "
         "batch, and each positive is divided by how many positives it has itself in its own group. Their constant n/8, n views "
-        "in the batch, becomes n/(K G^2) for K classes and G groups. Search space, ours: learning rate 1e-3, 1e-4, 1e-5; "
-        "fscl.temperature 0.07, 0.1, 0.3."
+        "in the batch, becomes n/(K G^2) for K classes and G groups. Search space: ours."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5), "fscl.temperature": (0.07, 0.1, 0.3)},
 )

@@ -17,9 +17,10 @@ METHOD = Method(
     target="all",
     group="annotated",
     notes=(
-        "Extra networks: a linear classifier and a discriminator of two layers, where the authors' has one, which sees the "
-        "representation at unit length. Their finding that the adversary's sample should be balanced over the groups is "
-        "followed: annotated batches hold equally many of each. The training loop is erm's. Search space, ours: grl.weight "
-        "(lambda) 0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, 1e-4, 1e-5."
+        "Extra networks: a linear classifier and a discriminator of two layers, where the authors' has one, which sees "
+        "the representation at unit length. Their finding that the adversary's sample should be balanced over the "
+        "groups is followed: annotated batches hold equally many of each. The training loop is erm's. Search space: "
+        "ours, that of the SoFCLR paper for its adversary."
     ),
+    search={"grl.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

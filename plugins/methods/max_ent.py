@@ -20,9 +20,9 @@ METHOD = Method(
     notes=(
         "Extra networks: a linear classifier and a discriminator, which sees the representation at unit length; after "
         "training the encoder is frozen and a fresh linear head is fitted on the annotated images in 100 epochs, at the "
-        "authors' rate of 1e-2. CE + weight * sum D log D, where the authors' code has (1 - alpha) CE + alpha * sum D log "
-        "D: the search space includes weight 1. The default is 0.1, since at 1 the game swings on a hundred images. One "
-        "step of the discriminator per step. Search space of the SoFCLR paper: max_entropy.weight 0.1, 0.3, 0.5, 0.7, "
-        "0.9, 1; learning rate 1e-3, 1e-4, 1e-5."
+        "authors' rate of 1e-2. CE + weight * sum D log D, where the authors' code has (1 - alpha) CE + alpha * sum D "
+        "log D: the search space includes weight 1. The default is 0.1, since at 1 the game swings on a hundred images. "
+        "One step of the discriminator per step. Search space of the SoFCLR paper."
     ),
+    search={"max_entropy.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

@@ -22,6 +22,7 @@ METHOD = Method(
         "length; after training the encoder is frozen and a fresh linear head is fitted on the annotated images in 100 "
         "epochs, at Roy and Boddeti's rate of 1e-2. CE + weight * log-likelihood, where their code has (1 - alpha) CE + "
         "alpha * log-likelihood: the search space includes weight 1. One step of the discriminator per step. Search "
-        "space of the SoFCLR paper: adversary.weight 0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, 1e-4, 1e-5."
+        "space of the SoFCLR paper."
     ),
+    search={"adversary.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

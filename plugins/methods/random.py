@@ -7,7 +7,7 @@ METHOD = Method(
     paper="Saxe, Koh, Chen, Bhand, Suresh, Ng. On Random Weights and Unsupervised Feature Learning. ICML 2011.",
     objective="random",
     notes=(
-        "Networks: none but the encoder, which takes no step; the linear probe is trained on the targets of all training "
-        "images as for every embedding. No search space. Not one of the SoFCLR paper's baselines."
+        "Networks: none but the encoder, which takes no step; the linear probe is trained on the targets of all "
+        "training images as for every embedding. Not one of the SoFCLR paper's baselines."
     ),
 )

@@ -11,8 +11,9 @@ METHOD = Method(
     objective="simclr",
     contrastive=True,
     notes=(
-        "Mean over the 2B views without a factor tau, as published; simclr.loss_scale_tau=true gives SogCLR's "
-        "scale. Temperature 0.3, which the SoFCLR paper leaves open. Search space of the SoFCLR paper: learning "
-        "rate 1e-3, 1e-4, 1e-5; ours besides: temperature 0.1, 0.3, 0.5."
+        "Mean over the 2B views without a factor tau, as published; simclr.loss_scale_tau=true gives SogCLR's scale. "
+        "Temperature 0.3, which the SoFCLR paper leaves open. Search space of the SoFCLR paper; the temperatures are "
+        "ours."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5), "simclr.temperature": (0.1, 0.3, 0.5)},
 )

@@ -15,9 +15,9 @@ METHOD = Method(
     contrastive=True,
     group="annotated",
     notes=(
-        "CCL's authors use the group of every image and batches of one group; here the annotated batch is mixed "
-        "and each anchor is contrasted with its own group. Set simclr.temperature and ccl.temperature together. "
-        "Search space of the SoFCLR paper: ccl.weight (lambda) 0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, "
-        "1e-4, 1e-5."
+        "CCL's authors use the group of every image and batches of one group; here the annotated batch is mixed and "
+        "each anchor is contrasted with its own group. Set simclr.temperature and ccl.temperature together. Search "
+        "space of the SoFCLR paper."
     ),
+    search={"ccl.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

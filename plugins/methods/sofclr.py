@@ -15,11 +15,15 @@ METHOD = Method(
     group="annotated",
     theory=True,
     notes=(
-        "The discriminator sees the representation that the linear probe sees, at unit length; the literal "
-        "reading, the contrastive vector, is adversary.input=projection. The gradient divides by the u after its "
-        "update, as in Algorithm 1; the paper's eq. of m has the one before (sogclr.u_in_grad=old). Both "
-        "gradients are taken at the old parameters and both are Adam steps, the discriminator's one per step. "
-        "Search space of the paper: adversary.weight (alpha) 0.1, 0.3, 0.5, 0.7, 0.9, 1; learning rate 1e-3, "
-        "1e-4, 1e-5; ours besides: temperature 0.1, 0.3, 0.5."
+        "The discriminator sees the representation that the linear probe sees, at unit length; the literal reading, the "
+        "contrastive vector, is adversary.input=projection. The gradient divides by the u after its update, as in "
+        "Algorithm 1; the paper's eq. of m has the one before (sogclr.u_in_grad=old). Both gradients are taken at the "
+        "old parameters and both are Adam steps, the discriminator's one per step. Search space of the paper; the "
+        "temperatures are ours."
     ),
+    search={
+        "adversary.weight": (0.1, 0.3, 0.5, 0.7, 0.9, 1),
+        "train.lr": (1e-3, 1e-4, 1e-5),
+        "sogclr.temperature": (0.1, 0.3, 0.5),
+    },
 )

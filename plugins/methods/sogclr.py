@@ -12,9 +12,10 @@ METHOD = Method(
     contrastive=True,
     theory=True,
     notes=(
-        "Written as the SoFCLR paper writes it: tau in front, one u per image averaged over both views, eps0 "
-        "added to the mean over the negatives; half the gradient of the authors' code. Each image's first visit "
-        "sets its u. Temperature 0.3 and gamma 0.9, which the SoFCLR paper leaves open. Search space of the "
-        "SoFCLR paper: learning rate 1e-3, 1e-4, 1e-5; ours besides: temperature 0.1, 0.3, 0.5."
+        "Written as the SoFCLR paper writes it: tau in front, one u per image averaged over both views, eps0 added to "
+        "the mean over the negatives; half the gradient of the authors' code. Each image's first visit sets its u. "
+        "Temperature 0.3 and gamma 0.9, which the SoFCLR paper leaves open. Search space of the SoFCLR paper; the "
+        "temperatures are ours."
     ),
+    search={"train.lr": (1e-3, 1e-4, 1e-5), "sogclr.temperature": (0.1, 0.3, 0.5)},
 )

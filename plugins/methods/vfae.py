@@ -16,7 +16,7 @@ METHOD = Method(
         "the target, is left out, and its 500 random features are replaced by the exact kernel. It reconstructs the "
         "augmented view: one recipe for every method. Code width, reconstruction and weight are left open by the SoFCLR "
         "paper; ours: 128, squared error of normalised pixels with sigma 0.1, all per pixel, MMD times 10, as the "
-        "original weighs it heavily too. Search space, ours: mmd.weight 1, 10, 100; vae.sigma 0.05, 0.1, 0.3; learning "
-        "rate 1e-3, 1e-4, 1e-5."
+        "original weighs it heavily too. Search space: ours."
     ),
+    search={"mmd.weight": (1, 10, 100), "vae.sigma": (0.05, 0.1, 0.3), "train.lr": (1e-3, 1e-4, 1e-5)},
 )

@@ -6,8 +6,6 @@ Learning, NeurIPS 2020, eqs. 1 and 2.
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Mapping
 
 import torch
@@ -15,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fairssl.api import Batch, Context, Objective, PluginConfig, Stream, Terms
-from fairssl.nn import ema_update, mlp, normalize, sharded
+from fairssl.nn import ema_update, mlp, momentum_copy, momentum_rate, normalize, sharded
 
 
 class BYOL(Objective):
@@ -41,9 +39,8 @@ class BYOL(Objective):
         super().__init__(config, ctx)
         self.projector = mlp(ctx.feature_dim, config.hidden_dim, config.projection_dim)
         self.predictor = mlp(config.projection_dim, config.hidden_dim, config.projection_dim)
-        target = copy.deepcopy(ctx.encoder).requires_grad_(False)
-        self.target_encoder = target.to(memory_format=torch.channels_last)  # fast, like the online one
-        self.target_projector = copy.deepcopy(self.projector).requires_grad_(False)
+        self.target_encoder = momentum_copy(ctx.encoder)
+        self.target_projector = momentum_copy(self.projector)
 
     def project(self, f: Tensor) -> Tensor:
         return self.projector(f)
@@ -57,7 +54,7 @@ class BYOL(Objective):
         return Terms(primal={"regression": _regression(p, t_) + _regression(p_, t)})
 
     def after_step(self, encoder: nn.Module, progress: Tensor) -> None:
-        rate = _rate(self.config.tau_base, progress)
+        rate = momentum_rate(self.config.tau_base, progress)
         ema_update(self.target_encoder, encoder, rate)
         ema_update(self.target_projector, self.projector, rate)
 
@@ -65,8 +62,3 @@ class BYOL(Objective):
 def _regression(prediction: Tensor, target: Tensor) -> Tensor:
     """(B, P), (B, P) -> 0-d: mean squared distance of the normalised vectors, 2 - 2 cos, in 0..4."""
     return (2 - 2 * (normalize(prediction) * normalize(target)).sum(1)).mean()
-
-
-def _rate(tau_base: float, progress: Tensor) -> Tensor:
-    """Share of the old target that stays, after `progress` (0..1) of the training."""
-    return 1 - (1 - tau_base) * (torch.cos(math.pi * progress) + 1) / 2

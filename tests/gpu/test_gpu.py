@@ -5,6 +5,8 @@ pytest tests/gpu
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
 from dataclasses import replace
 from itertools import islice
@@ -18,12 +20,15 @@ from safetensors.torch import load_file
 
 from fairssl.cli import run
 from fairssl.data.augment import augment, augmentation, random_numbers
-from fairssl.data.device import place, to_device
-from fairssl.data.sampling import annotated_subset
+from fairssl.data.device import place
+from fairssl.evaluate.embed import embed_splits
+from fairssl.plan.request import Request
+from fairssl.plan.resolve import resolve
 from fairssl.spec.config import TrainConfig
 from fairssl.spec.run import RunSpec
+from fairssl.train.cudagraph import WARM_UP
 from fairssl.train.interleave import interleave
-from fairssl.train.trainer import Stopped, Trainer
+from fairssl.train.trainer import Stopped, Trainer, build_trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
@@ -50,12 +55,10 @@ def spec_of(name: str, *sets: str, seed: int = 0) -> RunSpec:
     return RunSpec.model_validate({**spec.model_dump(), "seed": seed})
 
 
-def trainer(spec: RunSpec, capture: bool | None = None, streamed: bool = False) -> Trainer:
-    found = small.splits(spec)
-    n_groups = len(found.groups)
-    rows = annotated_subset(found.train.group, n_groups, spec.annotated, spec.data.attribute, spec.seed)
-    images = torch.from_numpy(found.train.images) if streamed else None
-    return Trainer(spec, to_device(found.train, rows, gpu(), images), n_groups, capture)
+def trainer(spec: RunSpec, eager: bool = False, streamed: bool = False) -> Trainer:
+    found = small.data(spec)
+    images = torch.from_numpy(found.splits.train.images) if streamed else None
+    return build_trainer(spec, found, gpu(), images, eager)
 
 
 def losses(one: Trainer) -> list[float]:
@@ -64,7 +67,8 @@ def losses(one: Trainer) -> list[float]:
     for _ in islice(one.advance(), N_STEPS):
         torch.cuda.synchronize()
         at_start = one.done % one.steps_per_epoch == 0  # the sums have just been read and cleared
-        now = one.history[-1]["loss"] * one.steps_per_epoch if at_start else float(one.sums["loss"])
+        history = one.history
+        now = history.rows[-1]["loss"] * one.steps_per_epoch if at_start else float(history.sums["loss"])
         found.append(now - before)
         before = 0.0 if at_start else now
     return found
@@ -80,10 +84,10 @@ def close(a: list[float], b: list[float]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_captured_and_eager_losses_agree_over_20_steps(name: str, precision: str) -> None:
     spec = spec_of(name, f"train.precision={precision}", "train.schedule=cosine")
-    eager, captured = trainer(spec, capture=False), trainer(spec)
-    assert captured.capture
+    eager, captured = trainer(spec, eager=True), trainer(spec)
+    assert (eager.path, captured.path) == ("eager", "captured")
     close(losses(eager), losses(captured))
-    assert captured._captured is not None
+    assert captured.graphed is not None and captured.graphed._captured is not None
 
 
 @pytest.mark.parametrize("name", ["sofclr", "byol", "vae+mmd"])
@@ -94,7 +98,7 @@ def test_packed_and_single_losses_agree_over_20_steps(name: str) -> None:
         one.run()
     assert interleave(packed, [one.advance() for one in packed]) == [None] * 4
     for one, other in zip(alone, packed, strict=True):
-        for row, same in zip(one.history, other.history, strict=True):
+        for row, same in zip(one.history.rows, other.history.rows, strict=True):
             assert row == pytest.approx(same, rel=1e-3, abs=1e-3)
 
 
@@ -110,7 +114,9 @@ def test_compiled_augmentation_is_the_eager_one() -> None:
         gen = torch.Generator(gpu()).manual_seed(0)
         images = torch.randint(0, 256, (32, 3, 48, 48), dtype=torch.uint8, device=gpu(), generator=gen)
         u = random_numbers(32, config, gen)
-        difference = (augmentation(32, config, gpu())(images, u) - augment(images, 32, config, u)).abs()
+        compiled = augmentation(32, config, compiled=True)
+        difference = (compiled(images, u) - augment(images, 32, config, u)).abs()
+        assert compiled.compiled
         if config.recipe == "randaugment":  # it rounds to whole levels: one bit moves a pixel by one or more
             assert difference.mean() < 1e-3 and (difference < 1e-2).float().mean() > 0.99
         else:
@@ -129,27 +135,28 @@ def test_a_captured_run_cut_at_any_step_goes_on_as_if_it_had_not_been(name: str,
         again = trainer(spec)
         again.run(tmp_path / str(cut))
         assert again.resumed_at == cut
-        for row, same in zip(whole.history, again.history, strict=True):
+        for row, same in zip(whole.history.rows, again.history.rows, strict=True):
             assert row == pytest.approx(same, rel=1e-3, abs=1e-3)
 
 
 def test_the_gpu_follows_the_cpu() -> None:
     """Augmentation draws other numbers there, so fixed views: one step's loss and gradients in float32."""
     spec = spec_of("sofclr", "train.precision=float32")
-    here, there = small.trainer(spec), trainer(spec, capture=False)
-    drawn = here.draw({name: stream.steps(0, 1)[0] for name, stream in here.streams.items()})
+    here, there = small.trainer(spec), trainer(spec, eager=True)
+    drawn = here.step.draw({name: stream.steps(0, 1)[0] for name, stream in here.streams.items()})
     moved = {
         name: replace(
             batch,
             views=[view.to(gpu()) for view in batch.views],
-            **{key: getattr(batch, key).to(gpu()) for key in ("index", "target", "group")},
+            index=batch.index.to(gpu()),
+            group=None if batch.group is None else batch.group.to(gpu()),
         )
         for name, batch in drawn.items()
     }
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
-        one, other = here.differentiate(drawn), there.differentiate(moved)
+        one, other = here.step.differentiate(drawn), there.step.differentiate(moved)
     finally:
         torch.backends.cudnn.allow_tf32 = before
     assert float(one[0].detach()) == pytest.approx(float(other[0].detach()), rel=1e-4)
@@ -159,10 +166,24 @@ def test_the_gpu_follows_the_cpu() -> None:
             assert torch.allclose(a, b.cpu(), rtol=1e-2, atol=1e-4)
 
 
+def test_features_are_those_of_the_cpu_and_every_batch_has_one_size() -> None:
+    """A last batch is filled up, so that nothing is planned for its size."""
+    one = trainer(spec_of("simclr"), eager=True)
+    splits, sizes = small.splits(one.spec), []
+    one.model.encoder.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    found = embed_splits(one.model, splits)
+    assert set(sizes) == {256} and [len(f) for f in found.values()] == [
+        *map(len, (splits.train, splits.val, splits.test))
+    ]
+    here = embed_splits(small.trainer(one.spec).model, splits)
+    for name, f in here.items():
+        assert torch.allclose(f, found[name].cpu(), rtol=1e-3, atol=1e-4)
+
+
 def test_images_that_leave_no_room_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.zeros((8, 3, 16, 16), dtype=np.uint8)
     assert place(images, gpu()).device == gpu()
-    monkeypatch.setattr("fairssl.data.free_memory", lambda device: 1000)
+    monkeypatch.setattr("fairssl.data.device.free_memory", lambda device: 1000)
     assert place(images, gpu()).device.type == "cpu"
 
 
@@ -174,6 +195,7 @@ def test_bench_packs_captures_and_resumes_nothing(tmp_path: Path, capfd: pytest.
     first = json.loads(capfd.readouterr().out)
     records = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/record.json")]
     assert [record["timings"]["packed"] for record in records] == [2] * 4
+    assert [record["facts"]["path"] for record in records] == ["captured"] * 4
     assert run(words) == 0
     assert json.loads(capfd.readouterr().out) == first
 
@@ -188,3 +210,54 @@ def test_two_gpus_train_one_run_like_one(tmp_path: Path) -> None:
     a, b = load_file(one), load_file(two)
     assert a.keys() == b.keys()
     assert all(torch.allclose(a[k].float(), b[k].float(), rtol=0.1, atol=0.02) for k in a)
+
+
+# --------------------------------------------------------------------------- how much a step launches
+
+# Captured nodes beyond those of the model alone (encoder, projector, losses, both backward passes and optimisers on views
+# that are there already). Gather, augmentation and sums take some; counting batches together saves more. 0 where not named.
+BEYOND = {"erm": 16, "erm randaugment": 16}  # a schedule, which the model alone does without
+PERF = Path(__file__).resolve().parents[2] / "benchmarks" / "perf"
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.CUDAGraph]:
+    """Every graph that is captured, kept as it was captured."""
+    made: list[torch.cuda.CUDAGraph] = []
+    plain = torch.cuda.CUDAGraph
+
+    def kept() -> torch.cuda.CUDAGraph:
+        made.append(plain(keep_graph=True))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", kept)
+    return made
+
+
+def n_nodes(graph: torch.cuda.CUDAGraph) -> int:
+    n = ctypes.c_size_t()
+    call = ctypes.CDLL(None).cudaGraphGetNodes
+    call.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+    assert call(graph.raw_cuda_graph(), None, ctypes.byref(n)) == 0
+    return n.value
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_launches_little_more_than_the_model_alone(
+    name: str, graphs: list[torch.cuda.CUDAGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PERF))
+    perf = importlib.import_module("step")
+    method, sets = ranks.methods()[name]
+    request = Request((method,), ("synthfaces",), seeds=1, encoder="resnet18", image_size=64, batch_size=128)
+    spec = resolve(replace(request, epochs=9, assignments=("train.precision=bf16", *sets))).runs[0].spec
+    data = perf.random_split(1000, 64, 128, gpu())
+    one = Trainer(spec, data, 2)
+    for _ in islice(one.advance(), WARM_UP + 1):
+        pass
+    assert one.step.augment.compiled
+    product = n_nodes(graphs[0])
+    perf.ceiling(spec, data)
+    alone = n_nodes(graphs[1])
+    print(f"{name}: {product} nodes, the model alone {alone}")  # for `pytest -rA`
+    assert product - alone <= BEYOND.get(name, 0)
