@@ -212,7 +212,7 @@ def test_the_reference_has_all_that_the_code_has(site: Path) -> None:
     metrics = (site / "reference" / "metrics.html").read_text(encoding="utf-8")
     assert metrics.count("Elsewhere: ") == len(kinds.metrics.where()), "each says what others call it"
     shown = (site / "extend" / "head.html").read_text(encoding="utf-8")
-    assert "8&lt;" not in shown and "Measuring Statistical Dependence" in shown, "files that a page shows are in it"
+    assert "8&lt;" not in shown and "Correlation Alignment" in shown, "files that a page shows are in it"
     licences = (site / "licences.html").read_text(encoding="utf-8")
     assert all(f"datasets.html#{name}" in licences for name in kinds.datasets.where())
 

@@ -159,8 +159,8 @@ def test_a_new_package_is_read_by_the_old_setuptools_that_comes_with_python(new_
 # --------------------------------------------------------------------------- a package of somebody else's
 
 OURS = {
-    "objective": "barlow_twins",
-    "head": "hsic",
+    "objective": "align_uniform",
+    "head": "coral",
     "encoder": "cifar_resnet",
     "metric": "predictive_parity",
     "dataset": "shapes",
@@ -228,13 +228,13 @@ def test_its_own_tests_pass(example: Environment, tmp_path: Path) -> None:
 
 
 def test_bench_with_all_five(example: Environment, tmp_path: Path) -> None:
-    words = ["bench", "--method", "simclr,barlow_twins+hsic:0.5", "--dataset", "shapes", "--encoder", "cifar_resnet8"]
-    sets = ["--set", "encoder.width=4", "--set", "data.n_train=64", "--set", "data.n_eval=40", "--set", "hsic.gamma=2"]
+    words = ["bench", "--method", "simclr,align_uniform+coral:0.5", "--dataset", "shapes", "--encoder", "cifar_resnet8"]
+    sets = ["--set", "encoder.width=4", "--set", "data.n_train=64", "--set", "data.n_eval=40", "--set", "coral.scale=2"]
     done = example.fairssl(*words, *sets, *BENCH, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "left out of the results: metric 'stops' does not import: SystemExit: not today" in done.stderr
     rows = {row["method"]: row for row in json.loads(done.stdout)}
-    assert set(rows) == {"simclr", "barlow_twins+hsic:0.5"}
+    assert set(rows) == {"simclr", "align_uniform+coral:0.5"}
     for row in rows.values():
         value = row["PPVGap"]
         assert (0 <= value["mean"] <= 1) if value["mean"] is not None else row["undefined"]["PPVGap"]
@@ -263,9 +263,9 @@ def test_a_package_for_a_newer_interface_is_refused_in_one_line(example: Environ
     try:
         why = "plugin package fairssl-example is broken: it needs plugin interface 99 and this fairssl has 1"
         done = example.fairssl("list", "heads", cwd=tmp_path)
-        assert done.returncode == 0 and "hsic" not in done.stdout and "adversary" in done.stdout
+        assert done.returncode == 0 and "coral" not in done.stdout and "adversary" in done.stdout
         assert why in done.stderr and done.stderr.count("\n") == 1
-        done = example.fairssl("show", "head", "hsic", cwd=tmp_path)
+        done = example.fairssl("show", "head", "coral", cwd=tmp_path)
         assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
         done = example.fairssl("doctor", cwd=tmp_path)
         assert done.returncode == 0
