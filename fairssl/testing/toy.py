@@ -16,7 +16,7 @@ from fairssl.nn import networks_in_bf16
 from fairssl.parts import Part
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
-from fairssl.spec.method import compose
+from fairssl.spec.method import compose, encoder_spec
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.train.build import build_after_training
 from fairssl.train.trainer import Trainer
