@@ -49,7 +49,9 @@ def coral(f: Tensor, group: Tensor, n_groups: int) -> Tensor:
     count = member.sum(1)
     centred = (f - (member @ f / count.clamp(min=1)[:, None])[:, None]) * member[:, :, None]  # (G, n, F)
     covariance = centred.transpose(1, 2) @ centred / (count - 1).clamp(min=1)[:, None, None]  # (G, F, F)
-    a, b = zip(*combinations(range(n_groups), 2), strict=True)
-    both = ((count >= 2)[list(a)] & (count >= 2)[list(b)]).to(f.dtype)
-    distance = (covariance[list(a)] - covariance[list(b)]).square().sum((1, 2))
-    return (both * distance).mean()
+    enough = (count >= 2).to(f.dtype)
+    distances = [
+        enough[a] * enough[b] * (covariance[a] - covariance[b]).square().sum()
+        for a, b in combinations(range(n_groups), 2)
+    ]
+    return torch.stack(distances).mean()
