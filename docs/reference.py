@@ -208,6 +208,7 @@ def method(content: Mapping[str, Any]) -> Iterator[str]:
             ("scored by", SCORED_BY[content["probe"]]),
             ("training, where it differs", assignments("train", content["train"])),
             ("probe, where it differs", assignments("probe", content["probe_params"])),
+            ("search space of `fairssl tune`", search_space(content.get("search") or {})),
             ("versions", ", ".join(f"{name} {version}" for name, version in content["versions"].items())),
         )
     )
@@ -224,6 +225,10 @@ SCORED_BY = {
 
 def assignments(part: str, values: Mapping[str, Any]) -> str:
     return ", ".join(code(f"{part}.{name}={value_text(value)}") for name, value in values.items())
+
+
+def search_space(values: Mapping[str, Sequence[Any]]) -> str:
+    return "; ".join(f"{code(name)} {', '.join(map(value_text, choices))}" for name, choices in values.items())
 
 
 def part(content: Mapping[str, Any]) -> Iterator[str]:
