@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,37 @@ def test_a_copy_says_that_it_does_not_read_the_checkout(copy_installed: tuple[En
     assert elsewhere.returncode == 0 and not elsewhere.stderr, "elsewhere there is nothing to say"
 
 
+def test_the_sdist_installs_with_its_licence_and_the_version_that_one_file_states(tmp_path: Path) -> None:
+    source = checkout(tmp_path / "source")
+    call = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)  # the wheel is built from the sdist
+    assert done.returncode == 0, done.stderr
+    (sdist,), (wheel,) = (tmp_path / "dist").glob("*.tar.gz"), (tmp_path / "dist").glob("*.whl")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert sdist.name == f"fairssl-{version}.tar.gz" and wheel.name == f"fairssl-{version}-py3-none-any.whl"
+    said = [p for p in source.rglob("*") if p.suffix in (".py", ".toml", ".cff", ".yml") and version in p.read_text()]
+    assert said == [source / "pyproject.toml"], "the version stands in one place"
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "plugins/heads/adversary.py", "benchmarks/grids/smoke.toml"} <= inside
+    assert not [name for name in inside if name.endswith((".png", ".jpg", ".zip", ".ipynb"))]
+    environment = Environment(tmp_path / "env")
+    environment.install(str(sdist))
+    (site,) = (environment.folder / "lib").glob("python*/site-packages")
+    (about,) = site.glob("fairssl-*.dist-info")
+    assert "License-Expression: MIT" in (about / "METADATA").read_text() and (about / "licenses" / "LICENSE").is_file()
+    assert environment.fairssl("--version", cwd=tmp_path).stdout == f"fairssl {version}\n"
+    assert names(environment, tmp_path, "heads")["adversary"]["broken"] is None
+    done = environment.fairssl("bench", "--method", "sofclr", *BENCH, "--set", "data.n_train=64", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["failed"] == 0, done.stderr
+
+
+def test_the_extra_all_joins_what_is_optional_for_a_user() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (joined,) = extras["all"]
+    assert set(joined.removeprefix("fairssl[").removesuffix("]").split(",")) == set(extras) - {"all", "docs", "test"}
+
+
 KINDS = ("method", "objective", "head", "encoder", "dataset", "metric")
 
 
@@ -127,8 +159,8 @@ def test_a_new_package_is_read_by_the_old_setuptools_that_comes_with_python(new_
 # --------------------------------------------------------------------------- a package of somebody else's
 
 OURS = {
-    "objective": "barlow_twins",
-    "head": "hsic",
+    "objective": "align_uniform",
+    "head": "coral",
     "encoder": "cifar_resnet",
     "metric": "predictive_parity",
     "dataset": "shapes",
@@ -196,13 +228,13 @@ def test_its_own_tests_pass(example: Environment, tmp_path: Path) -> None:
 
 
 def test_bench_with_all_five(example: Environment, tmp_path: Path) -> None:
-    words = ["bench", "--method", "simclr,barlow_twins+hsic:0.5", "--dataset", "shapes", "--encoder", "cifar_resnet8"]
-    sets = ["--set", "encoder.width=4", "--set", "data.n_train=64", "--set", "data.n_eval=40", "--set", "hsic.gamma=2"]
+    words = ["bench", "--method", "simclr,align_uniform+coral:0.5", "--dataset", "shapes", "--encoder", "cifar_resnet8"]
+    sets = ["--set", "encoder.width=4", "--set", "data.n_train=64", "--set", "data.n_eval=40", "--set", "coral.scale=2"]
     done = example.fairssl(*words, *sets, *BENCH, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "left out of the results: metric 'stops' does not import: SystemExit: not today" in done.stderr
     rows = {row["method"]: row for row in json.loads(done.stdout)}
-    assert set(rows) == {"simclr", "barlow_twins+hsic:0.5"}
+    assert set(rows) == {"simclr", "align_uniform+coral:0.5"}
     for row in rows.values():
         value = row["PPVGap"]
         assert (0 <= value["mean"] <= 1) if value["mean"] is not None else row["undefined"]["PPVGap"]
@@ -231,9 +263,9 @@ def test_a_package_for_a_newer_interface_is_refused_in_one_line(example: Environ
     try:
         why = "plugin package fairssl-example is broken: it needs plugin interface 99 and this fairssl has 1"
         done = example.fairssl("list", "heads", cwd=tmp_path)
-        assert done.returncode == 0 and "hsic" not in done.stdout and "adversary" in done.stdout
+        assert done.returncode == 0 and "coral" not in done.stdout and "adversary" in done.stdout
         assert why in done.stderr and done.stderr.count("\n") == 1
-        done = example.fairssl("show", "head", "hsic", cwd=tmp_path)
+        done = example.fairssl("show", "head", "coral", cwd=tmp_path)
         assert done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
         done = example.fairssl("doctor", cwd=tmp_path)
         assert done.returncode == 0

@@ -9,6 +9,8 @@ def accuracy(outcome: Outcome) -> Value:
     """P(1[s > 0.5] = y) over all examples of all groups, in [0, 1]; 1 is perfect. It says nothing of fairness.
 
     A score of exactly 0.5 predicts 0, as the argmax over two logits does. Undefined for no examples.
+
+    Elsewhere: scikit-learn `accuracy_score` of the decisions; torchmetrics `BinaryAccuracy`.
     """
     counts = scoring.counts(outcome)
     n = sum(counts.n)

@@ -11,6 +11,8 @@ def area_under_roc(outcome: Outcome) -> Value:
     Hanley and McNeil, The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC) Curve, Radiology
     1982 (the Mann-Whitney statistic). 1 is perfect, 1/2 is no separation. It says nothing of fairness. Undefined if
     there is no positive or no negative.
+
+    Elsewhere: scikit-learn `roc_auc_score`; torchmetrics `BinaryAUROC`.
     """
     everybody = range(len(outcome.groups))
     value = scoring.auc(outcome, (everybody, 1), (everybody, 0))

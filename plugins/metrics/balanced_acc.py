@@ -10,6 +10,9 @@ def balanced_accuracy(outcome: Outcome) -> Value:
 
     Brodersen et al., The Balanced Accuracy and Its Posterior Distribution, ICPR 2010. Unlike accuracy it does not reward
     predicting the majority class. It says nothing of fairness. Undefined if there is no positive or no negative.
+
+    Elsewhere: scikit-learn `balanced_accuracy_score` of the decisions; torchmetrics `MulticlassAccuracy(2,
+    average="macro")`.
     """
     counts = scoring.counts(outcome)
     negatives, positives = sum(counts.n[0::2]), sum(counts.n[1::2])

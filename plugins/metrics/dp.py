@@ -16,5 +16,9 @@ def demographic_parity(
     Dwork et al., Fairness Through Awareness, ITCS 2012 (statistical parity). Decisions at 0.5, not mean scores.
     A perfect classifier has the gap of the base rates. More groups: the mean over adjacent pairs of groups or over all
     pairs, or the largest (`pairs`). Undefined if a group of a pair has no examples.
+
+    Elsewhere: fairlearn `demographic_parity_difference` (over more than two groups the largest minus the smallest rate,
+    here `pairs="max"`) and `selection_rate_difference`; AIF360 `statistical_parity_difference`, with its sign;
+    torchmetrics `BinaryFairness` gives the ratio of the smaller to the larger rate under this name.
     """
     return scoring.mean_gap(outcome, scoring.positive_rates(outcome), pairs, undefined)

@@ -19,5 +19,8 @@ def calibration_gap(
     the left, the last one on both sides, so that scores of exactly 0 and 1 have a bin. An ECE grows as its group shrinks:
     the gap of groups of very different size is partly one of size. More groups: the mean over adjacent pairs or over all
     pairs, or the largest (`pairs`). Undefined if a group of a pair has no examples.
+
+    Elsewhere: no library has the gap; torchmetrics `BinaryCalibrationError(n_bins=10)` is the error of one group, but
+    that scores of exactly 1 have a bin of their own there.
     """
     return scoring.mean_gap(outcome, scoring.calibration_errors(outcome, n_bins), pairs, undefined)

@@ -21,6 +21,9 @@ def equalized_odds(
     FFB's is `sum`. The gaps are never averaged with their signs, which may cancel. The maximum of `reading` is taken
     within a pair of groups. More groups: the mean over adjacent pairs or over all pairs, or the largest (`pairs`).
     Undefined if a group of a pair has no positive or no negative.
+
+    Elsewhere: for two groups, fairlearn `equalized_odds_difference(..., agg="mean")`; AIF360
+    `average_abs_odds_difference`; FFB `equalized_odds` is the sum, x 100; MEDFAIR `cal_eqodd` is 1 minus it.
     """
     tpr, fpr = scoring.true_positive_rates(outcome), scoring.false_positive_rates(outcome)
 

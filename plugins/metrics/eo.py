@@ -16,5 +16,9 @@ def equal_opportunity(
     Hardt, Price and Srebro, Equality of Opportunity in Supervised Learning, NeurIPS 2016. It depends on which class is
     y = 1. More groups: the mean over adjacent pairs of groups or over all pairs, or the largest (`pairs`). Undefined if
     a group of a pair has no positive.
+
+    Elsewhere: fairlearn `equal_opportunity_difference` (over more than two groups the largest minus the smallest, here
+    `pairs="max"`) and `true_positive_rate_difference`; AIF360 `equal_opportunity_difference`, with its sign;
+    torchmetrics `BinaryFairness` gives the ratio of the smaller to the larger TPR under this name.
     """
     return scoring.mean_gap(outcome, scoring.true_positive_rates(outcome), pairs, undefined)

@@ -16,5 +16,7 @@ def fpr_gap(
     Predictive equality in Corbett-Davies et al., Algorithmic Decision Making and the Cost of Fairness, KDD 2017. More
     groups: the mean over adjacent pairs of groups or over all pairs, or the largest (`pairs`). Undefined if a group of a
     pair has no negative.
+
+    Elsewhere: fairlearn `false_positive_rate_difference`; AIF360 `false_positive_rate_difference`, with its sign.
     """
     return scoring.mean_gap(outcome, scoring.false_positive_rates(outcome), pairs, undefined)

@@ -21,6 +21,8 @@ def group_auc(
     Ties count a half. `difference` is |AUC_01 - AUC_10|, twice as much. More groups, by `pairs`: "adjacent"
     is the mean over the tasks "group k against everyone else", as in the paper; "all" the mean over all pairs of groups,
     "max" the largest of those. Undefined if either side has no examples.
+
+    Elsewhere: for two groups, scikit-learn `abs(roc_auc_score(group == 0, s) - 0.5)`.
     """
     scale = 2 if reading == "difference" else 1
 

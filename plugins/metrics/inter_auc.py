@@ -19,6 +19,8 @@ def inter_auc(
     2019. Ties count a half. More groups, by `pairs`: "adjacent" is the mean over the tasks "group k against everyone
     else", as in the paper; "all" the mean over all pairs of groups, "max" the largest of those. Undefined if either side
     lacks a positive or a negative.
+
+    Elsewhere: xAUC disparity, of Kallus and Zhou, with its sign; no library has it.
     """
 
     def of_task(ones: Sequence[int], others: Sequence[int]) -> Value:

@@ -18,6 +18,8 @@ def intra_auc(
     Beutel et al., Fairness in Recommendation Ranking through Pairwise Comparisons, KDD 2019. Ties count a half. More
     groups, by `pairs`: "adjacent" is the mean over the tasks "group k against everyone else", as in the paper; "all" the
     mean over all pairs of groups, "max" the largest of those. Undefined if either side lacks a positive or a negative.
+
+    Elsewhere: for two groups, the gap of scikit-learn's `roc_auc_score` within each; FFB `auc_parity`, x 100.
     """
 
     def of_task(ones: Sequence[int], others: Sequence[int]) -> Value:

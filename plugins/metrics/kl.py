@@ -23,6 +23,9 @@ def kl_divergence(
     directions) are the other readings. It grows as the test set shrinks, even for a fair scorer: never compare it
     between test sets of different size. More groups: the mean over adjacent pairs of groups or over all pairs,
     or the largest (`pairs`). Undefined if a group of a pair has no examples.
+
+    Elsewhere: scipy `entropy(p_0, p_1)` of the smoothed shares. AIF360 `kl_divergence` is another quantity: it compares
+    the groups' shares of y = 1.
     """
 
     def divergence(p: np.ndarray, q: np.ndarray) -> float:

@@ -15,5 +15,7 @@ def tpr_gap(
 
     The same number as EO; beside FPRGap it shows which of its halves ED comes from. More groups: the mean over adjacent
     pairs of groups or over all pairs, or the largest (`pairs`). Undefined if a group of a pair has no positive.
+
+    Elsewhere: as EO.
     """
     return scoring.mean_gap(outcome, scoring.true_positive_rates(outcome), pairs, undefined)

@@ -17,5 +17,9 @@ def wasserstein(
     Wasserstein-based Fairness Interpretability Framework for Machine Learning Models, Machine Learning 2022). More
     groups: the mean over adjacent pairs or over all pairs, or the largest (`pairs`). Undefined if a group of a pair has
     no examples.
+
+    Elsewhere: scipy `wasserstein_distance(centres, centres, p_0, p_1)` with the centres of the buckets as values and
+    the shares as weights; the shares as values are another, common, quantity. FFB `ABCC` is that of the scores
+    themselves, x 100.
     """
     return scoring.mean_distance(outcome, scoring.wasserstein, pairs, undefined)

@@ -10,6 +10,9 @@ def worst_group_accuracy(outcome: Outcome) -> Value:
 
     Sagawa et al., Distributionally Robust Neural Networks for Group Shifts, ICLR 2020, whose groups are these cells.
     Undefined if any cell is empty, since it might be the worst.
+
+    Elsewhere: worst-group accuracy in WILDS and DomainBed; fairlearn `accuracy_score_group_min` with the cells as
+    sensitive features.
     """
     cells = scoring.cell_accuracies(outcome)
     numbers = [cell for cell in cells if not isinstance(cell, Undefined)]

@@ -1,20 +1,18 @@
 """The contract of each plugin, and values worked out by hand."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from fairssl_example.heads.hsic import hsic
-from fairssl_example.objectives.barlow_twins import cross_correlation
+from fairssl_example.heads.coral import coral
+from fairssl_example.objectives.align_uniform import uniformity
 
 from fairssl import kinds, testing
 from fairssl.api import Undefined
 from fairssl.scoring import check_outcome
 
 PLUGINS = (
-    ("objective", "barlow_twins"),
-    ("head", "hsic"),
+    ("objective", "align_uniform"),
+    ("head", "coral"),
     ("encoder", "cifar_resnet"),
     ("metric", "predictive_parity"),
     ("dataset", "shapes"),
@@ -26,18 +24,20 @@ def test_contract(kind, name):
     testing.assert_contract(kind, name)
 
 
-def test_cross_correlation_of_two_features():
-    z = torch.tensor([[1.0, 5.0], [-1.0, 5.0]])  # the second is constant
-    assert torch.allclose(cross_correlation(z, -z), torch.tensor([[-1.0, 0.0], [0.0, 0.0]]))
+def test_uniformity_of_three_points():
+    z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])  # squared distances 4, 2 and 2
+    wanted = np.log((np.exp(-4 * 0.5) + 2 * np.exp(-2 * 0.5)) / 3)
+    assert uniformity(z, 0.5).item() == pytest.approx(wanted, rel=1e-5)
+    assert uniformity(z[:1].repeat(4, 1), 2.0).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_hsic_of_two_pairs():
-    f = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
-    # H L H is 1/2 within a group and -1/2 across; K is 1 and exp(-4 gamma).
-    apart = hsic(f, torch.tensor([0, 0, 1, 1]), gamma=0.5)
-    assert apart.item() == pytest.approx((8 * 0.5 - 8 * 0.5 * math.exp(-2)) / 9)
-    assert hsic(f, torch.tensor([0, 1, 0, 1]), gamma=0.5).item() == pytest.approx(0, abs=1e-6)
-    assert hsic(f, torch.tensor([1, 1, 1, 1]), gamma=0.5).item() == pytest.approx(0, abs=1e-6)
+def test_coral_of_two_groups():
+    f = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    # Covariances diag(2, 0) and diag(0, 2).
+    assert coral(f, torch.tensor([0, 0, 1, 1]), 2).item() == pytest.approx(8)
+    assert coral(f + 3, torch.tensor([0, 0, 1, 1]), 2).item() == pytest.approx(8)
+    assert coral(f, torch.tensor([0, 1, 1, 1]), 2).item() == 0, "a group of one has no covariance"
+    assert coral(f, torch.tensor([0, 0, 1, 1]), 3).item() == pytest.approx(8 / 3)
 
 
 def test_depths_and_names():
