@@ -164,6 +164,15 @@ def test_leakage_stands_beside_the_metrics_where_it_was_measured() -> None:
     assert "Leak" not in to_markdown(one([record(spec(), 0.5)]))
 
 
+def test_leakage_by_a_perceptron_has_a_column_where_it_was_measured() -> None:
+    both = {"accuracy": 0.9, "balanced_accuracy": 0.7, "mlp_accuracy": 0.9, "mlp_balanced_accuracy": 0.8}
+    table = one([record(spec("byol"), 0.5, leakage=both), record(spec("ccl"), 0.5, leakage={"balanced_accuracy": 0.6})])
+    assert table.head[10:12] == ["Leak", "Leak (MLP)"]
+    found = {row["method"]: row["LeakMLP"]["mean"] for row in to_json_rows(table)}
+    assert found == {"byol": 0.8, "ccl": None}
+    assert "Leak (MLP): the same of a perceptron with 256 hidden units" in to_markdown(table)
+
+
 def test_leakages_of_two_versions_of_the_probe_are_not_compared() -> None:
     def leaky(name: str, **leakage: Any) -> Record:
         return record(spec(name), 0.5, leakage={"accuracy": 0.9, "balanced_accuracy": 0.7, **leakage})
