@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fairssl.data.archives import archives_in, contents_of, download_fault, subfolders
     from fairssl.data.decoded import DecodedImages, decoded_images
     from fairssl.data.files import ImageFiles, hashed_order, random_parts, short_id
-    from fairssl.data.tables import TableConfig, TableDataset
+    from fairssl.data.table_dataset import TableConfig, TableDataset
     from fairssl.interfaces import Dataset, DatasetConfig, PluginConfig, metric
     from fairssl.parts import Classifier, Encoder, GroupDiscriminator, Head, HeadConfig, Objective, Part
     from fairssl.types import (
@@ -76,7 +76,7 @@ _FROM = {
     "fairssl.data.decoded": ("DecodedImages", "decoded_images"),
     "fairssl.data.archives": ("archives_in", "contents_of", "download_fault", "subfolders"),
     "fairssl.data.files": ("ImageFiles", "hashed_order", "random_parts", "short_id"),
-    "fairssl.data.tables": ("TableConfig", "TableDataset"),
+    "fairssl.data.table_dataset": ("TableConfig", "TableDataset"),
     "fairssl.parts": ("Classifier", "Encoder", "GroupDiscriminator", "Head", "HeadConfig", "Objective", "Part"),
     "fairssl.interfaces": ("Dataset", "DatasetConfig", "PluginConfig", "metric"),
     "fairssl.types": [

@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import timm
+import torch
 import typer
 from reference.command import fairssl
+from safetensors.torch import save_file
 
 from fairssl.cli import application
 
@@ -38,7 +41,7 @@ class Step:
 SESSION = (
     Step(
         f"{BENCH} --no-equal-views --pairs all --device cpu --executor local --workers 2 --pack 1 --devices 1 "
-        "--checkpoint-minutes 0.5 --checkpoint-epochs 1 --eval-every 1 --log tensorboard --out runs --board boards/mine",
+        "--checkpoint-minutes 0.5 --checkpoint-epochs 1 --eval-every 1 --eager --log tensorboard --out runs --board boards/mine",
         ("| simclr", "| sofclr"),
         ("runs/table.md", "boards/mine/index.html", "boards/mine/manifest.json", "runs/logs/tensorboard/*"),
     ),
@@ -57,6 +60,11 @@ SESSION = (
         "bench --dataset utkface --data-dir missing --method simclr --out other",
         says=("--data-dir", "missing"),
         code=2,
+    ),
+    Step(
+        f"bench --method random {FACES} --seeds 1 --encoder resnet10t --weights resnet10t.safetensors --image-size 16 "
+        "--set data.n_train=120 --set data.n_val_per_cell=20 --set data.n_test_per_cell=40 --out weights",
+        ("resnet10t",),
     ),
     Step("bench --executor ray --num-gpus -1 --out other", says=("--num-gpus -1",), code=2),
     Step("bench --executor slurm --submit nothing --out other", says=("--submit",), code=2),
@@ -128,6 +136,11 @@ SESSION = (
     Step("check metric ed --only json", code=2, says=("--only",)),
     Step("check dataset synthfaces --data-dir here --json", stdout_json=True),
     Step("doctor", ("torch",)),
+    Step(
+        "doctor --gpu",
+        ("captured",) if torch.cuda.is_available() else ("torch finds no GPU",),
+        code=0 if torch.cuda.is_available() else 1,
+    ),
     Step("doctor --json", stdout_json=True),
     Step("--version", ("fairssl ",)),
 )
@@ -151,6 +164,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(40):
             Image.fromarray(rng.integers(0, 255, (24, 24, 3), dtype=np.uint8)).save(root / "faces" / f"{i}.png")
             write.writerow([f"{i}.png", ["yes", "no"][i % 2], ["woman", "man"][i // 2 % 2], 20 + i])
+    save_file(timm.create_model("resnet10t", num_classes=0).state_dict(), root / "resnet10t.safetensors")
     (root / "readme.md").write_text("<!-- board mine -->\n<!-- end of board -->\n")
     return root
 

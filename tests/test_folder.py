@@ -13,10 +13,11 @@ import pytest
 from reference.own_images import drawn, labels, write_folder, write_table
 
 from fairssl import kinds
+from fairssl.data.columns import make_column, make_target
 from fairssl.data.decoded import decode
 from fairssl.data.describe import describe, table_below
 from fairssl.data.files import random_parts, short_id
-from fairssl.data.tables import make_column, make_target, match, read_table
+from fairssl.data.tables import match, read_table
 from fairssl.plan.request import Request
 from fairssl.plan.resolve import resolve
 from fairssl.types import Splits, UserError
@@ -146,9 +147,9 @@ def test_files_of_one_name_in_two_folders_keep_their_labels_and_ids(tmp_path):
     ],
 )
 def test_files_are_found_by_as_much_of_their_path_as_is_needed(given, paths, expected):
-    from fairssl.data.tables import _plain
+    from fairssl.data.tables import plain
 
-    assert match([_plain(name) for name in given], paths).tolist() == expected
+    assert match([plain(name) for name in given], paths).tolist() == expected
 
 
 def test_byte_identical_images_are_kept_once_or_dropped_whole(tmp_path):

@@ -282,7 +282,7 @@ def test_show_grid_counts_what_it_would_run(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["objective"], "which objective? known: byol, ccl"),
+        (["objective"], "which objective? known: barlow_twins, byol, ccl"),
         (["grid"], "which grid? known: all_methods_smoke, paper_"),
         (["train", "lr"], "takes no name, and 'lr' is one more"),
         (["tran"], "unknown kind 'tran'; did you mean 'train'"),

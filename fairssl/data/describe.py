@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fairssl.data.columns import Column, Target
 from fairssl.data.decoded import decode
 from fairssl.data.files import UNREADABLE, ImageFiles, decode_reason, map_ahead, n_threads, telling
-from fairssl.data.tables import Column, TableDataset, Target
+from fairssl.data.table_dataset import TableDataset
 from fairssl.machine import user_path
 from fairssl.types import Card, Progress, UserError, printable, silent
 

@@ -125,9 +125,9 @@ def make_optimizer(
     momentum: float = 0.0,
 ) -> torch.optim.Optimizer:
     """Adam, AdamW or SGD on the device of `lr` (0-d), which the optimiser reads anew at each step and never on the host."""
-    on_gpu = lr.device.type == "cuda"
     if kind == "sgd":  # unless fused, it reads the learning rate back
         return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, fused=True)
+    on_gpu = lr.device.type == "cuda"
     cls = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
     adam = cls(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
     adam._warned_capturable_if_run_uncaptured = True  # the warm-up is, and means it

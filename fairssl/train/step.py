@@ -71,7 +71,7 @@ class TrainStep:
         self.features: Tensor | None = None  # of the latest step's own stream, whose collapse the trainer watches
         self.step_count = torch.zeros((), dtype=torch.float64, device=device)
         self.following = [part for part in model.parts.values() if type(part).after_step is not Part.after_step]
-        self.counts_steps = bool(self.following) or self.config.schedule != "constant"  # else nobody asks
+        self.counts_steps = bool(self.following) or self.config.schedule != "constant" or self.config.warmup > 0
         self.batch_counts = BatchCounts(model.modules().values())
         self.one = torch.ones((), device=device)
 

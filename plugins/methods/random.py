@@ -8,6 +8,7 @@ METHOD = Method(
     objective="random",
     notes=(
         "Networks: none but the encoder, which takes no step; the linear probe is trained on the targets of all "
-        "training images as for every embedding. Not one of the SoFCLR paper's baselines."
+        "training images as for every embedding. With --encoder NAME --weights FILE it is the row of that frozen encoder. "
+        "Not one of the SoFCLR paper's baselines."
     ),
 )

@@ -37,13 +37,13 @@ class WeightedContrast(Objective):
 
     class Config(PluginConfig):
         temperature: float = Field(0.3, gt=0)
-        """Tau."""
+        """Tau: similarities are divided by it."""
         top_share: float = Field(0.5, gt=0, le=1)
-        """K / n of the average top-k loss."""
+        """Share of the annotated views, those with the largest loss, that the upper level looks at."""
         hidden_dim: int = Field(256, ge=1)
         """Width of the projector's hidden layer."""
         projection_dim: int = Field(128, ge=1)
-        """P."""
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

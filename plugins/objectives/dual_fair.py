@@ -55,7 +55,7 @@ class DualFair(Objective):
 
     class Config(PluginConfig):
         temperature: float = Field(0.3, gt=0)
-        """Tau."""
+        """Tau: similarities are divided by it."""
         group: float = Field(1.0, ge=0)
         """Weight of the contrast."""
         individual: float = Field(1.0, ge=0)
@@ -65,7 +65,7 @@ class DualFair(Objective):
         hidden_dim: int = Field(256, ge=1)
         """Width of the hidden layers of projector and predictor."""
         projection_dim: int = Field(128, ge=1)
-        """P."""
+        """P, width of the contrastive vector z."""
         generator_epochs: int = Field(10, ge=1)
         """Passes over the annotated images."""
         width: int = Field(32, ge=8)
@@ -73,9 +73,9 @@ class DualFair(Objective):
         code_dim: int = Field(32, ge=1)
         """Width of the autoencoder's code."""
         sigma: float = Field(0.1, gt=0)
-        """Sd of a pixel given the code, in the normalised scale."""
+        """Standard deviation of a pixel given the code, in the scale -1..1."""
         prepare_lr: float = Field(1e-3, gt=0)
-        """Adam, of the generator."""
+        """Learning rate of Adam for the generator."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -31,13 +31,13 @@ class EpsSupInfoNCE(Objective):
 
     class Config(PluginConfig):
         temperature: float = Field(0.1, gt=0)
-        """Tau."""
+        """Tau: similarities are divided by it."""
         epsilon: float = Field(0.25, ge=0)
-        """In units of s."""
+        """Least margin of a positive over the negatives, in similarities divided by tau."""
         hidden_dim: int = Field(512, ge=1)
         """Width of the projector's hidden layer."""
         projection_dim: int = Field(128, ge=1)
-        """P."""
+        """P, width of the contrastive vector z."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -45,21 +45,21 @@ class FairCL(Objective):
 
     class Config(PluginConfig):
         temperature: float = Field(0.3, gt=0)
-        """Tau."""
+        """Tau: similarities are divided by it."""
         hidden_dim: int = Field(256, ge=1)
         """Width of the projector's hidden layer."""
         projection_dim: int = Field(128, ge=1)
-        """P."""
+        """P, width of the contrastive vector z."""
         classifier_epochs: int = Field(20, ge=1)
-        """Passes over the annotated images; then a tenth of it over all."""
+        """Passes over the annotated images; then a tenth as many over all."""
         editor_epochs: int = Field(10, ge=1)
         """Passes over all images."""
         width: int = Field(32, ge=8)
         """Channels of the editor's and the critic's first layer."""
         keep: float = Field(10.0, ge=0)
-        """Weight of the absolute difference."""
+        """Weight of the absolute difference between an image and itself edited to its own group."""
         prepare_lr: float = Field(1e-3, gt=0)
-        """Adam, of classifier, editor and critic."""
+        """Learning rate of Adam for classifier, editor and critic."""
 
     group_of: Tensor
 

@@ -26,7 +26,7 @@ class GroupDRO(Classifier):
 
     class Config(PluginConfig):
         rate: float = Field(0.01, gt=0)
-        """Eta_q."""
+        """How fast a cell's weight follows its loss; eta_q in the paper."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)

@@ -38,15 +38,15 @@ class InvariantAutoencoder(Objective):
     class Config(PluginConfig):
         aliases: ClassVar = {"lambda": "invariance"}
         latent_dim: int = Field(128, ge=1)
-        """F."""
+        """F, width of the code."""
         sigma: float = Field(0.1, gt=0)
-        """Sd of a pixel given the code, in the normalised scale."""
+        """Standard deviation of a pixel given the code, in the scale -1..1."""
         beta: float = Field(1.0, ge=0)
         """Weight of the divergence from the prior."""
         invariance: float = Field(1.0, ge=0)
-        """Lambda, weight of the bound on I(z; c)."""
+        """Lambda: weight of the bound on what the code tells of the group."""
         bound: float = Field(10.0, gt=0, le=40)
-        """Of the log-variance."""
+        """Largest log-variance of the code, either way."""
 
     def __init__(self, config: Config, ctx: Context) -> None:
         super().__init__(config, ctx)
