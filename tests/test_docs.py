@@ -121,11 +121,11 @@ def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path: Path, monkeyp
         "import nbclient, nbformat, sys\n"
         "notebook = nbformat.read(sys.argv[1], as_version=4)\n"
         "resources = {'metadata': {'path': '.'}}\n"
-        "nbclient.NotebookClient(notebook, timeout=600, kernel_name='python3', resources=resources).execute()\n"
+        "nbclient.NotebookClient(notebook, timeout=900, kernel_name='python3', resources=resources).execute()\n"
         "nbformat.write(notebook, 'done.ipynb')\n"
     )
     call = [sys.executable, "-W", "ignore", "-c", code, str(NOTEBOOK)]
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
     outputs = [o for c in nbformat.read(tmp_path / "done.ipynb", 4).cells for o in c.get("outputs", ())]
     assert any("| sofclr |" in o.get("data", {}).get("text/markdown", "") for o in outputs), "the table is shown as one"

@@ -106,7 +106,7 @@ def test_a_plugin_imports_the_api_and_what_plugins_share_and_no_plugin(path: Pat
 def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(
-        ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "__pycache__")
+        ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "site", "__pycache__")
     )
     call = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
     subprocess.run(call, check=True, capture_output=True)

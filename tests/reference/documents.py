@@ -117,7 +117,7 @@ def run_page(found: Iterable[Example], folder: Path) -> subprocess.CompletedProc
         env=environment,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=1800,
         check=False,
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = ("--no-index", "--no-build-isolation", "--no-deps", "--quiet")
-LEFT = shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "__pycache__", "benchmarks/perf")
+LEFT = shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "site", "__pycache__", "benchmarks/perf")
 
 
 class Environment:
