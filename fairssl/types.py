@@ -55,9 +55,6 @@ def printable(text: str) -> str:
     return "".join(c if c >= " " and not "\x7f" <= c <= "\x9f" else f"\\x{ord(c):02x}" for c in shown)
 
 
-# --------------------------------------------------------------------------- data
-
-
 @dataclass(frozen=True)
 class Split:
     """One split of a dataset.
@@ -142,9 +139,6 @@ class DataFacts:
     n_images: int
     max_image_size: int | None  # pixels of the shorter stored side; None: any size can be drawn
     notes: tuple[str, ...] = ()
-
-
-# --------------------------------------------------------------------------- training
 
 
 def _declared(values: Tensor | None, label: str) -> Tensor:
@@ -284,9 +278,6 @@ class Context:
     n_steps: int
 
 
-# --------------------------------------------------------------------------- methods, as pure data
-
-
 @dataclass(frozen=True)
 class Method:
     """A composition with a name: one objective and any number of heads, and what the paper's first table says of it.
@@ -313,9 +304,6 @@ class Method:
     notes: str = ""  # extra networks, and where our reading differs
     # What to tune: a setting as `--set` writes it -> the values that are tried.
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-
-# --------------------------------------------------------------------------- evaluation
 
 
 @dataclass(frozen=True)

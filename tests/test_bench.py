@@ -35,9 +35,6 @@ def _error(capfd: pytest.CaptureFixture[str], words: list[str]) -> str:
     return lines[0]
 
 
-# --------------------------------------------------------------------------- the job
-
-
 def test_a_grid_gives_the_papers_table_and_a_second_call_trains_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,9 +206,6 @@ def test_dry_run_plans_and_writes_nothing(tmp_path: Path, capfd: pytest.CaptureF
     assert plan["cells"] == 40 and plan["pretrainings"] == 28 and "celeba" in plan["absent"]
 
 
-# --------------------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -301,9 +295,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capfd: pytest.
     file.write_text("")
     line = _error(capfd, ["bench", *TINY, *SETS, "--out", str(file / "runs")])
     assert str(file) in line
-
-
-# --------------------------------------------------------------------------- kills
 
 
 def _start(out: Path, *words: str) -> subprocess.Popen[str]:

@@ -116,9 +116,6 @@ def cells(table: Table) -> dict[str, dict[str, str]]:
     return {row[0].removesuffix(" †"): dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
 
 
-# --------------------------------------------------------------------------- numbers
-
-
 def test_mean_and_standard_deviation_by_hand() -> None:
     """Fault S9: .80, .82, .87 has sample sd .036056 (standard error .0208); divided by n it would be .0294."""
     table = one(seeds([0.80, 0.82, 0.87]))
@@ -200,9 +197,6 @@ def test_who_saw_which_label_is_in_the_row() -> None:
     found = cells(one([record(spec()), record(all_seen)]))
     assert (found["sofclr"]["Target seen"], found["sofclr"]["Group seen"]) == ("none", "annotated")
     assert (found["ce"]["Target seen"], found["ce"]["Group seen"]) == ("all", "none")
-
-
-# --------------------------------------------------------------------------- bold
 
 
 def test_a_row_with_failed_seeds_does_not_compete() -> None:
@@ -323,9 +317,6 @@ def test_rows_of_one_family_stand_together() -> None:
     assert to_latex(table).count(r"\midrule") == 3
 
 
-# --------------------------------------------------------------------------- what is missing
-
-
 def test_one_undefined_seed_leaves_the_mean_undefined() -> None:
     """Faults M1, M12: never a zero and never an average over the rest."""
     table = one([*seeds([0.2, None, 0.3], "a", "EO"), *seeds([0.4, 0.4], "b", "EO")])
@@ -407,9 +398,6 @@ def test_a_record_without_a_spec_is_named() -> None:
         build([Record(spec={}, key="k1", state="ok")])
 
 
-# --------------------------------------------------------------------------- rows
-
-
 def test_namesakes_are_told_apart_by_what_they_differ_in() -> None:
     records = [record(spec(seed=s, weight=w, train={"epochs": e})) for s in (0, 1) for w in (0.5, 1.0) for e in (5, 50)]
     labels = [row.label for row in one(records).rows]
@@ -439,9 +427,6 @@ def test_settings_that_only_some_rows_have_are_noted() -> None:
     text = to_markdown(one(records))
     assert "100 epochs, batch 64" in text
     assert "- train.epochs = 7 instead of 100: c." in text
-
-
-# --------------------------------------------------------------------------- tables
 
 
 def test_the_heading_says_what_the_numbers_are_of() -> None:
@@ -502,9 +487,6 @@ def test_rows_of_other_metric_versions_never_share_a_table() -> None:
     assert [[row.label for row in t.rows] for t in tables] == [["a", "c"], ["b"]]
     assert tables[1].differs == {"metric KL version": "2"}
     assert "DP 1, IntraAUC 1, InterAUC 1, GAUC 1, WD 1, KL 2." in to_markdown(tables[1])
-
-
-# --------------------------------------------------------------------------- text
 
 
 def many() -> list[Record]:

@@ -45,9 +45,6 @@ def same(a: Splits, b: Splits) -> bool:
     )
 
 
-# --------------------------------------------------------------------------- layouts (fault D8)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"form": "kaggle"}, {"newline": "\r\n"}, {"form": "kaggle", "newline": "\r\n"}, {"zipped": True}],
@@ -117,9 +114,6 @@ def test_neither_target_nor_attribute_nor_seed_moves_the_official_partition(tmp_
     assert kinds.datasets.get("celeba").card.train_depends_on == frozenset()
 
 
-# --------------------------------------------------------------------------- parts of the images
-
-
 def test_missing_images_are_counted(tmp_path):
     splits = load(made(tmp_path / "a", missing=(1, 2, 30)))
     assert [len(getattr(splits, part)) for part in PARTS] == [22, 3, 2]
@@ -177,9 +171,6 @@ def test_too_few_people_is_the_users_error(tmp_path):
 def test_every_split_has_a_person_however_few(tmp_path, n_people):
     root = made(tmp_path / "a", 28, part=[0] * 28, identity=np.arange(28) % n_people)
     assert all(len(getattr(load(root), part)) for part in PARTS)
-
-
-# --------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize("name", ["list_attr_celeba.txt", "list_eval_partition.txt"])

@@ -31,9 +31,6 @@ def as_json(capsys, *args):
     return json.loads(out)
 
 
-# --------------------------------------------------------------------------- list
-
-
 @pytest.mark.parametrize("args", [["--help"], ["list"], ["list", "methods"], ["list", "--json"]], ids=" ".join)
 def test_nothing_heavy_is_imported(args):
     script = (
@@ -87,9 +84,6 @@ def test_an_objective_without_a_method_file_is_a_method_whose_facts_are_not_stat
 def test_an_unknown_kind(capsys):
     code, _, err = call(capsys, "list", "methodz")
     assert code == 2 and "did you mean 'methods'" in err
-
-
-# --------------------------------------------------------------------------- show
 
 
 @pytest.mark.parametrize(
@@ -173,9 +167,6 @@ def test_an_encoder_by_a_name_that_a_plugin_accepts(capsys):
 def test_an_unknown_name_names_the_near_ones(capsys, kind, name, near):
     code, out, err = call(capsys, "show", kind, name)
     assert code == 2 and not out and f"'{near}'" in err and err.count("\n") == 1
-
-
-# --------------------------------------------------------------------------- doctor
 
 
 def test_doctor_says_what_is_here(capsys, monkeypatch, tmp_path):

@@ -37,9 +37,6 @@ def files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-# --------------------------------------------------------------------------- what it writes
-
-
 @pytest.mark.parametrize("kind", TEMPLATED)
 def test_a_new_package_passes_its_checks_at_once(tmp_path, capsys, kind):
     assert call(capsys, "new", kind, "my_own", "--into", str(tmp_path))[0] == 0
@@ -79,9 +76,6 @@ def test_in_a_checkout_it_writes_the_plugin_and_its_test(tmp_path, capsys, monke
     code, out, _ = call(capsys, "new", "objectives", "my_own")
     assert code == 0 and files(tmp_path) == {"plugins/objectives/my_own.py", "tests/test_my_own.py"}
     assert "fairssl check objective my_own" in out
-
-
-# --------------------------------------------------------------------------- what it refuses
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,6 @@ def test_a_package_folder_that_exists_is_refused(tmp_path, capsys):
 def test_a_folder_that_does_not_exist_is_refused(tmp_path, capsys):
     code, _, err = call(capsys, "new", "head", "my_own", "--into", str(tmp_path / "nowhere"))
     assert code == 2 and "is not a folder" in err
-
-
-# --------------------------------------------------------------------------- check
 
 
 @pytest.mark.parametrize("kind", ["metric", "metrics"])

@@ -42,9 +42,6 @@ def _u(n: int, config: TrainConfig = CONFIG, seed: int = 0) -> dict[str, torch.T
     return random_numbers(n, config, _gen(seed))
 
 
-# --------------------------------------------------------------------------- augmentation
-
-
 @pytest.mark.parametrize("size", [32, 48, 64])
 def test_a_crop_is_torchvisions_resized_crop_with_antialias(size: int) -> None:
     x = _images(8).float() / 255
@@ -154,9 +151,6 @@ def test_nothing_asked_for_is_the_image_itself() -> None:
     assert (view[whole] - (x[whole].float() / 255 - 0.5) / 0.5).abs().max() < 1e-5
 
 
-# --------------------------------------------------------------------------- streams
-
-
 def test_a_pass_shows_every_image_once_and_the_next_in_another_order() -> None:
     stream = IndexStream("all", torch.arange(100, 124), 8, seed=0)
     assert stream.n_batches == 3
@@ -199,9 +193,6 @@ def test_balanced_rows_have_equal_cells() -> None:
     cell = group[rows] * 2 + target[rows]
     assert torch.bincount(cell).tolist() == [2, 2, 2, 2]
     assert torch.equal(rows, balanced(torch.arange(15), target, group, seed=0))
-
-
-# --------------------------------------------------------------------------- annotated subset
 
 
 def test_the_annotated_share_is_random_by_seed_and_every_group_is_there_twice() -> None:

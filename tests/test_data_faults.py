@@ -63,9 +63,6 @@ def one_line(err: str) -> bool:
     return err.startswith("fairssl: error: ") and err.count("\n") == 1
 
 
-# --------------------------------------------------------------------------- CelebA's files
-
-
 def test_a_csv_with_row_numbers_before_the_names_is_read(tmp_path):
     """As pandas' `to_csv` writes it; also with every field in quotes."""
     plain, odd = celeba(tmp_path / "a"), celeba(tmp_path / "b")
@@ -168,9 +165,6 @@ def test_of_a_half_unpacked_folder_and_the_whole_archive_the_fuller_one_counts(t
     code, out, _ = verify("celeba", root)
     assert code == 0 and f"img_align_celeba.{packing}' is used, which holds 60 images listed" in out
     assert out.splitlines()[1:3] == whole[1].splitlines()[1:3]  # fingerprint and splits
-
-
-# --------------------------------------------------------------------------- archives, folders, paths
 
 
 def pack(path: Path, folder: Path, prefix: str) -> Path:
@@ -291,9 +285,6 @@ def test_too_few_test_images_are_refused_and_the_limit_may_be_lowered(tmp_path):
     assert code == 0 and "note: too small to be judged: utkface: the test split has 1 images" in out
 
 
-# --------------------------------------------------------------------------- file names, users, machines
-
-
 def test_a_name_that_is_not_utf8_is_named_and_escaped(tmp_path):
     root = utkface(tmp_path / "UTKFace")
     shutil.copy(root / next(iter(os.listdir(root))), root / NOT_UTF8)
@@ -396,8 +387,6 @@ def test_a_user_without_a_home_is_told_in_one_line(tmp_path, words, code):
     assert words != "doctor" or "problem: this user has no home folder (HOME is not set): set FAIRSSL_CACHE" in text
 
 
-# --------------------------------------------------------------------------- plugin datasets
-
 SQUARES = plugin_and_test("dataset", "squares")[0]
 TARGETS = "target = np.arange(n, dtype=np.int64) % 2"
 N = "        n = self.config.n_train + 2 * self.config.n_eval\n"
@@ -467,9 +456,6 @@ def test_a_split_with_fewer_than_two_known_groups_is_refused(tmp_path):
     env = stranger(tmp_path, (SPLIT, "    group[(group == 1) & (part == 'test')] = -1\n" + SPLIT))
     code, _, err = fairssl("data", "prepare", "squares", *SIZE, env=env)
     assert code == 2 and one_line(err) and "fewer than two known groups in the test split" in err
-
-
-# --------------------------------------------------------------------------- pixels
 
 
 def test_images_of_more_than_eight_bits_are_read_by_their_range_or_named(tmp_path):

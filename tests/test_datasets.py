@@ -37,9 +37,6 @@ def cells(split: Split) -> list[list[int]]:
     return [[int(((split.target == y) & (split.group == a)).sum()) for a in (0, 1)] for y in (0, 1)]
 
 
-# --------------------------------------------------------------------------- coloured digits
-
-
 def test_digits_are_split_once_each_and_balanced_where_they_are_judged():
     splits = digits()
     assert [len(getattr(splits, part)) for part in PARTS] == [997, 400, 400]
@@ -103,9 +100,6 @@ def test_digits_discriminate():
     assert 0.86 < (fair == neutral.test.target).mean() < 0.95
     assert gap(biased, unfair) > 0.15 > 0.08 > gap(neutral, fair)
     assert 0.93 < (linear(biased, "group") == biased.test.group).mean() < 1.0  # distinct, and not trivially
-
-
-# --------------------------------------------------------------------------- the data command
 
 
 def run(capsys, *args: str) -> tuple[int, str, str]:

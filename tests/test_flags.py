@@ -156,9 +156,6 @@ def test_a_wrong_grid_file_is_one_line_and_exit_2(text: str, message: str, tmp_p
     assert message in found.stderr and found.stderr.count("\n") == 1 and not found.stdout
 
 
-# ----- what takes no part in training changes nothing of it (fault A2); what is not read is in no key (A15, A16)
-
-
 def keys_of(method: str, *sets: str, **given: Any) -> tuple[str, str]:
     (run,) = resolve_all([Request([method], ["synthfaces"], seeds=1, assignments=sets, **given)]).runs
     return run.spec.pretrain_key, run.spec.key

@@ -46,9 +46,6 @@ def same(a: Splits, b: Splits) -> bool:
     )
 
 
-# --------------------------------------------------------------------------- images, labels and ids
-
-
 def test_each_image_has_its_own_labels_and_missing_ones_are_left_out_or_unknown(tmp_path):
     names = write_folder(tmp_path / "d", 100)
     columns = labels(100)
@@ -170,9 +167,6 @@ def test_byte_identical_images_are_kept_once_or_dropped_whole(tmp_path):
     assert "2 groups of byte-identical images; the 1 whose rows differ" in note and "37 of 40 images remain" in note
 
 
-# --------------------------------------------------------------------------- splits
-
-
 def test_the_tables_own_splits_are_used_and_what_is_missing_of_them_is_drawn(tmp_path):
     root = tmp_path / "d"
     split = ["train"] * 60 + ["Validation"] * 10 + ["TEST"] * 20 + [""] * 10
@@ -229,9 +223,6 @@ def test_random_parts_share_out_whole_units():
     assert np.bincount(random_parts(["a", "b", "c"], 0, 0.1, 0)).tolist() == [2, 1]
     with pytest.raises(UserError, match="2 images of 2 people or files cannot be split in 3"):
         random_parts(["a", "b"], 0)
-
-
-# --------------------------------------------------------------------------- columns
 
 
 def column(*values, cuts=None, order=None):
@@ -308,9 +299,6 @@ def test_many_values_are_no_groups():
     assert column(*map(str, range(20))).groups == tuple(map(str, range(20)))  # by size, not by letter
 
 
-# --------------------------------------------------------------------------- tables
-
-
 def test_tables_are_read_with_any_separator_as_texts():
     for text in (
         "file,y\na.jpg,1\nb.jpg,\n",
@@ -358,9 +346,6 @@ def test_parquet_keeps_its_types_as_texts(tmp_path):
         "b": ["True", "False"],
         "c": ["x", None],
     }
-
-
-# --------------------------------------------------------------------------- what a user is told
 
 
 def test_the_card_is_the_tables(tmp_path):
@@ -513,8 +498,6 @@ def test_an_archive_beside_that_holds_more_of_the_files_is_used(tmp_path):
     shutil.rmtree(root / "b")
     assert same(first, load(root))
 
-
-# --------------------------------------------------------------------------- FairFace
 
 AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
 RACES = ("White", "Black", "Latino_Hispanic", "East Asian", "Southeast Asian", "Indian", "Middle Eastern")

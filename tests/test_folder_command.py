@@ -107,8 +107,6 @@ def test_fairface_through_the_command_line(tmp_path):
     assert "ot all images of the official splits: train 810 of 78,069, val 90 of 8,675, test 600 of 10,954" in out
 
 
-# --------------------------------------------------------------------------- many images
-
 PREPARE = ("--target", "smiling", "--attr", "gender", "--image-size", "16")
 
 

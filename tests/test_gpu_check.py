@@ -110,9 +110,6 @@ def test_losses_that_are_none_agree_with_nothing() -> None:
     assert "some are not finite" in next(gpu_check._doubts(GPUCheck("cpu", "", difference=float("inf")), CPU))
 
 
-# --------------------------------------------------------------------------- no compiler, no room
-
-
 @pytest.mark.parametrize(
     ("reason", "way_out"),
     [

@@ -34,9 +34,6 @@ def layers(head: Any) -> tuple[Any, Any]:
     return (first.weight.tolist(), first.bias.tolist()), (second.weight.tolist(), second.bias.tolist())
 
 
-# --------------------------------------------------------------------------- adversary
-
-
 @pytest.mark.parametrize("seen", ["normalized", "raw", "projection"])
 @pytest.mark.parametrize("n_groups", [2, 5])
 def test_the_encoder_descends_and_the_discriminator_ascends_its_log_likelihood(seen, n_groups):
@@ -132,9 +129,6 @@ def test_other_spellings_and_the_weight_of_the_paper():
         adversary(alpha=0.3, weight=0.3)
 
 
-# --------------------------------------------------------------------------- CCL
-
-
 def ccl(views: list[Tensor], group: Any, tau: float = 0.3) -> Tensor:
     return build("head", "ccl", temperature=tau)({"annotated": given(views, group=group)}).primal["ccl"]
 
@@ -170,9 +164,6 @@ def test_an_anchor_alone_in_its_group_has_no_loss_and_one_group_is_plain_ntxent(
     assert float(ccl([a[:3], b[:3]], [0, 0, 1]).detach()) == pytest.approx(
         pair * 2 / 3, abs=1e-12
     )  # it stays in the mean
-
-
-# --------------------------------------------------------------------------- every head
 
 
 def built(name: str, n_groups: int = 2, seed: int = 0) -> tuple[Any, Any, Any]:

@@ -156,8 +156,6 @@ def test_a_new_package_is_read_by_the_old_setuptools_that_comes_with_python(new_
         assert points is not None and b"[fairssl.plugins]\nfairssl_my_method = fairssl_my_method" in points.read()
 
 
-# --------------------------------------------------------------------------- a package of somebody else's
-
 OURS = {
     "objective": "align_uniform",
     "head": "coral",

@@ -95,9 +95,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-# --------------------------------------------------------------------------- what a wrong call says
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -149,9 +146,6 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(
     assert not list(tmp_path.rglob("record.json"))
 
 
-# --------------------------------------------------------------------------- what reruns, what does not
-
-
 def test_workers_log_and_checkpoints_rerun_nothing_and_a_changed_parameter_reruns_its_cells(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,9 +188,6 @@ def test_moved_images_rerun_nothing(tmp_path: Path, capfd: pytest.CaptureFixture
     assert keys("there") == before
 
 
-# --------------------------------------------------------------------------- the plan
-
-
 def test_the_estimate_comes_from_records_like_it_and_scales_with_epochs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,9 +211,6 @@ def test_the_estimate_comes_from_records_like_it_and_scales_with_epochs(
     assert estimate("--seeds", "3", "--workers", "2")["seconds"] == pytest.approx(2 * 10 + 3)
     assert estimate("--method", "sogclr")["unknown"] == 1  # and simclr, done
     assert estimate("--set", "probe.lr=0.1")["seconds"] == pytest.approx(3)  # it is trained already
-
-
-# --------------------------------------------------------------------------- worker processes
 
 
 @pytest.mark.slow
@@ -295,9 +283,6 @@ def test_two_commands_share_the_work_side_by_side(tmp_path: Path) -> None:
     first, second = finish(one)[0], finish(two)[0]
     assert first == second
     assert sum("train_seconds" in r.timings for r in RunStore(tmp_path).records()) == 4
-
-
-# --------------------------------------------------------------------------- kill -9 at any moment, every method
 
 
 KILLS = """
@@ -387,9 +372,6 @@ def test_killed_again_and_again_every_method_ends_with_the_same_bits(method: str
     assert not any("checkpoint" in name or "partial" in name for name in names)
 
 
-# --------------------------------------------------------------------------- disks
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of a few megabytes."""
@@ -457,9 +439,6 @@ def test_clocks_that_disagree_change_nothing(tmp_path: Path) -> None:
         os.utime(path, (4102444800, 4102444800))
     finish(start(tmp_path / "cut", *words))
     assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
-
-
-# --------------------------------------------------------------------------- Ray and Slurm
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -572,9 +551,6 @@ def test_on_slurm_a_cell_that_fails_again_keeps_what_it_died_of(tmp_path: Path) 
     assert "not finished" not in err
 
 
-# --------------------------------------------------------------------------- loggers
-
-
 @pytest.mark.slow
 @needs("tensorboard")
 def test_tensorboard_holds_every_epoch(tmp_path: Path) -> None:
@@ -603,9 +579,6 @@ def test_a_grid_that_goes_on_uses_as_many_threads_as_one_that_never_stopped(tmp_
                 call += ["--workers", "2"]  # the first half of the grid, as its workers would do it
             assert subprocess.run(call, env=environment, capture_output=True).returncode == 0
     assert bits(tmp_path / "parts") == bits(tmp_path / "whole")
-
-
-# --------------------------------------------------------------------------- packs
 
 
 def test_packs_are_seeds_of_one_cell_in_the_order_of_the_jobs() -> None:

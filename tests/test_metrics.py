@@ -42,9 +42,6 @@ def number(value):
     return None if isinstance(value, Undefined) else value
 
 
-# --------------------------------------------------------------------------- given values
-
-
 @pytest.mark.parametrize("case", GIVEN["cases"], ids=lambda c: c["id"])
 def test_given_case(case):
     value = scoring.evaluate(given(case["dataset"]))[case["metric"]]
@@ -73,9 +70,6 @@ def test_given_other_readings(case):
             continue
         value = FILES[case["metric"]](given(case["dataset"]), **how)
         assert number(value) == (None if expected is None else pytest.approx(expected, abs=1e-9)), name
-
-
-# --------------------------------------------------------------------------- independent versions
 
 
 @pytest.mark.parametrize("pairs", ["adjacent", "all", "max"])
@@ -159,9 +153,6 @@ def test_agrees_with_scipy(seed):
     assert values["KL"] == pytest.approx(entropy((p + 1e-4) / 1.01, (q + 1e-4) / 1.01), abs=1e-12)
     exact = wasserstein_distance(o.score[o.group == 0], o.score[o.group == 1])
     assert abs(values["WD"] - exact) <= 0.01
-
-
-# --------------------------------------------------------------------------- properties
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -319,9 +310,6 @@ def test_predictions_of_one_class_are_told():  # D17
     assert scoring.one_class(outcome([0.5, 0.9], [0, 1], [0, 1])) is None
 
 
-# --------------------------------------------------------------------------- faults that others shipped
-
-
 def test_absent_group_is_undefined_with_the_reason():  # M1
     v = scoring.evaluate(outcome([0.9, 0.8, 0.2, 0.6], [1, 1, 0, 0], [0, 0, 0, 0]))
     assert v["Acc"] == 0.75
@@ -367,9 +355,6 @@ def test_group_labels_with_a_hole():  # M11
 def test_unknown_groups_are_refused_not_coerced():  # D9
     with pytest.raises(UserError, match="group is no known group in 1 of 4 rows"):
         scoring.evaluate(outcome([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1], [0, 1, -1, 1]))
-
-
-# --------------------------------------------------------------------------- the columns
 
 
 def test_columns_are_the_papers_then_ours():

@@ -65,9 +65,6 @@ def close(found: Any, wanted: Any, tolerance: float = 1e-6) -> None:
     )
 
 
-# --------------------------------------------------------------------------- SimCLR
-
-
 def test_ntxent_has_the_given_values():
     part = build("objective", "simclr", temperature=TAU)
     loss = part({"all": given(leaves())}).primal["nt_xent"]
@@ -92,9 +89,6 @@ def test_ntxent_of_a_collapsed_batch_is_the_logarithm_of_the_number_of_other_vie
     loss = shared.nt_xent([same, same], 0.3)
     close(loss, math.log(15), 1e-12)
     assert torch.autograd.grad(loss, same)[0].isfinite().all()
-
-
-# --------------------------------------------------------------------------- SogCLR
 
 
 @pytest.mark.parametrize("u_in_grad", ["new", "old"])
@@ -196,9 +190,6 @@ def test_sogclr_refuses_what_it_cannot_do():
         build("objective", "sogclr", gama=0.5)
 
 
-# --------------------------------------------------------------------------- BYOL
-
-
 class Fixed(nn.Module):
     """Gives the same rows whatever it is asked."""
 
@@ -279,9 +270,6 @@ def test_byols_target_gets_no_gradient_and_is_no_part_of_the_representation():
     assert not any(p is q for p in part.parameters() for q in backbone.parameters())
 
 
-# --------------------------------------------------------------------------- VICReg
-
-
 @pytest.mark.parametrize("scale", [0.1, 3.0])
 def test_vicreg_and_its_gradient_equal_the_loops(scale):
     part = build("objective", "vicreg")
@@ -308,9 +296,6 @@ def test_vicreg_is_a_short_file_that_needs_only_the_door_for_plugins():
     assert set(ours) <= {"fairssl.api", "fairssl.nn"}
 
 
-# --------------------------------------------------------------------------- shared layers
-
-
 def test_normalize_keeps_the_direction_of_every_finite_row():
     x = torch.tensor([[3.0, 4.0], [3e-5, 4e-5], [3e30, 4e30], [0.0, 0.0], [0.0, -1e-12]])
     close(shared.normalize(x), [[0.6, 0.8], [0.6, 0.8], [0.6, 0.8], [0.0, 0.0], [0.0, 0.0]], 1e-6)
@@ -334,9 +319,6 @@ def test_normalize_has_the_gradient_of_the_textbook_formula():
     (found,) = torch.autograd.grad((weight * shared.normalize(x)).sum(), x)
     (wanted,) = torch.autograd.grad((weight * x / x.square().sum(1, keepdim=True).sqrt()).sum(), x)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-# --------------------------------------------------------------------------- every objective
 
 
 @pytest.fixture

@@ -61,9 +61,6 @@ def built(cache: Path) -> list[str]:
     return sorted(p.name for p in (cache / "packs").iterdir()) if (cache / "packs").exists() else []
 
 
-# --------------------------------------------------------------------------- names and fingerprints
-
-
 def test_a_zip_and_its_folder_have_one_fingerprint_wherever_they_lie(tmp_path):
     here = folder_of(tmp_path / "a_1" / "deep" / "25_0_1", 5)
     there = folder_of(tmp_path / "b", 5, sub="UTK")
@@ -248,9 +245,6 @@ def test_ids_and_order_depend_on_names_alone():
     assert [ids[i] for i in hashed_order(ids, 1)] != order
 
 
-# --------------------------------------------------------------------------- decoding
-
-
 def test_decode_by_hand():
     wide = np.zeros((4, 8, 3), np.uint8)
     wide[:, 2:6] = (10, 20, 30)  # the middle square
@@ -355,9 +349,6 @@ def test_what_has_no_known_white_is_refused_by_name(tmp_path, array, reason):
     files = ImageFiles(root)
     got = decoded_images(files, files.names, 8, files.fingerprint())
     assert got.kept.tolist() == [0, 1] and f"001.tif: {reason}" in got.notes[0]
-
-
-# --------------------------------------------------------------------------- packs
 
 
 def test_a_pack_holds_the_images_in_the_order_asked_for(tmp_path, cache):

@@ -51,9 +51,6 @@ def test_a_check_leaves_the_global_generators_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-# --------------------------------------------------------------------------- faulty plugins are caught
-
-
 def failures(tmp_path, kind, text, only=None):
     """name -> reason of the failing checks, or of the check `only`, of a stranger's plugin with that text."""
     write_package(tmp_path, "stranger", {f"{kind}s/faulty.py": text})

@@ -213,8 +213,6 @@ def test_nothing_in_common_is_no_match() -> None:
     assert found == Match({}, "", ("conv.weight",), (), 0, 1)
 
 
-# --------------------------------------------------------------------------- in a run
-
 SETS = ("data.n_train=48", "data.n_val_per_cell=6", "data.n_test_per_cell=10")
 
 

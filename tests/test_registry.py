@@ -48,9 +48,6 @@ def strangers(tmp_path):
         context.__exit__(None, None, None)
 
 
-# --------------------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize("kind", kinds.registries)
 def test_every_kind_is_found_in_singular_and_plural(kind):
     assert kinds.by_kind(kind) is kinds.by_kind(kind.removesuffix("s")) is kinds.registries[kind]
@@ -74,9 +71,6 @@ def test_where_imports_nothing(strangers):
 def test_files_with_a_leading_underscore_are_no_plugins(strangers):
     strangers(hidden={"heads/_shared.py": "", "heads/shown.py": HEAD})
     assert "shown" in kinds.heads.where() and "_shared" not in kinds.heads.where()
-
-
-# --------------------------------------------------------------------------- one name, two owners
 
 
 def test_a_name_that_two_packages_offer_is_an_error_with_both_and_the_way_out(strangers):
@@ -128,8 +122,6 @@ def test_an_alias_of_two_methods_is_an_error(strangers):
         parse_method("nick")
     assert isinstance(parse_method("first"), Method)
 
-
-# --------------------------------------------------------------------------- broken plugins
 
 BROKEN = {
     "heads/import_error.py": '"""Doc."""\nimport no_such_library_anywhere\n',
@@ -204,9 +196,6 @@ def test_what_works_and_what_is_broken(strangers):
     assert "ED" in {one.symbol for one in scoring.columns()}, "a metric that is broken takes no other with it"
 
 
-# --------------------------------------------------------------------------- the interface's version
-
-
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
@@ -232,9 +221,6 @@ def test_a_package_that_needs_another_interface_is_refused_and_not_imported(stra
         kinds.heads.get("shown")
 
 
-# --------------------------------------------------------------------------- a checkout that is not the one installed
-
-
 def test_the_plugins_of_another_checkout_are_named_and_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert registry.unseen_plugins() == "" == registry.absence_hint()
@@ -247,9 +233,6 @@ def test_the_plugins_of_another_checkout_are_named_and_not_read(tmp_path, monkey
     ):
         kinds.heads.get("mine")
     assert registry.unseen_plugins(Path(fairssl_plugins.__file__).parent.parent) == "", "what is installed is read"
-
-
-# --------------------------------------------------------------------------- parameters
 
 
 def test_a_misspelt_parameter_is_refused_with_the_near_one():
@@ -281,8 +264,6 @@ def test_set_reaches_a_part_by_either_spelling_and_not_by_both():
     with pytest.raises(UserError, match=r"adversary.weight is set twice"):
         method_spec("sofclr", {"adversary": {"alpha": "0.3", "weight": "0.3"}})
 
-
-# --------------------------------------------------------------------------- one file, and nothing else
 
 SCRIPT = """
 import contextlib, io, json, shutil, sys

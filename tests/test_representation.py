@@ -27,9 +27,6 @@ def lists(views: list[Tensor]) -> list[list[list[float]]]:
     return [view.tolist() for view in views]
 
 
-# --------------------------------------------------------------------------- FSCL
-
-
 def fscl(
     views: list[Tensor], target: Any, group: Any, n_groups: int = 2, **params: Any
 ) -> tuple[Tensor, dict[str, float]]:
@@ -144,9 +141,6 @@ def test_fscl_is_finite_for_extreme_vectors_in_half_precision(scale, plus):
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, views))
 
 
-# --------------------------------------------------------------------------- CCL alone
-
-
 def test_ccl_alone_is_the_heads_loss_on_its_own_projection_of_the_annotated_images():
     backbone = encoder()
     part = build("objective", "ccl", context(backbone)).double().eval()
@@ -159,9 +153,6 @@ def test_ccl_alone_is_the_heads_loss_on_its_own_projection_of_the_annotated_imag
     by_loops = losses.nt_xent(*lists([part.projector(x) for x in f]), 0.3, group)
     assert float(found.detach()) == pytest.approx(by_loops, abs=1e-9)
     assert part.streams == {"annotated"} and part.sees == {"group"}
-
-
-# --------------------------------------------------------------------------- MMD
 
 
 def mmd(f: list[Tensor], group: Any, n_groups: int = 2, **params: Any) -> tuple[Tensor, float]:
@@ -233,9 +224,6 @@ def test_mmd_is_finite_for_extreme_vectors_in_half_precision(scale):
     loss, _ = mmd(f, [0, 1, 0, 1])
     assert loss.dtype == torch.float32 and loss.isfinite()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, f))
-
-
-# --------------------------------------------------------------------------- the autoencoder
 
 
 def vae(**params: Any) -> tuple[nn.Module, Any]:
@@ -329,9 +317,6 @@ def test_the_autoencoder_learns_to_draw_what_it_saw():
     assert float(torch.pdist(found.detach()).min()) > 0.1  # the codes tell the images apart
 
 
-# --------------------------------------------------------------------------- what gradients reach
-
-
 def reached(loss: Tensor, modules: dict[str, nn.Module]) -> set[str]:
     names = {}
     for prefix, module in modules.items():
@@ -366,9 +351,6 @@ def test_contrast_moves_encoder_and_projector_by_the_annotated_images_alone(name
     encoded = harness.encode(images(), backbone, part)
     (loss,) = part({"annotated": encoded}).primal.values()
     assert reached(loss, {"encoder": backbone, "objective": part}) == {"encoder", "objective.projector"}
-
-
-# --------------------------------------------------------------------------- LEACE
 
 
 def features(n: int = 400, width: int = 6, n_groups: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -489,9 +471,6 @@ def test_leace_refuses_what_it_cannot_do():
         build("head", "leace", weight=0.5)
     head = build("head", "leace")
     assert not head.streams and head.sees == {"group"} and not head.state_dict()
-
-
-# --------------------------------------------------------------------------- in a run
 
 
 def values(spec: Any, trainer: Any) -> tuple[Any, list[float]]:

@@ -52,9 +52,6 @@ def result(capsys, path, *more):
 BASIC = case("basic")
 
 
-# --------------------------------------------------------------------------- JSON
-
-
 def test_json(write, capsys):
     found = result(capsys, write(BASIC))
     assert list(found) == ["n", "groups", "metrics", "undefined"]
@@ -174,9 +171,6 @@ def test_readings(write, capsys):
     assert found["by_group"]["1"]["FPR"] == 0.5
 
 
-# --------------------------------------------------------------------------- what a file may look like
-
-
 @pytest.mark.parametrize("forms", [("0", "1"), ("0.0", "1.0"), ("false", "true"), ("False", "TRUE"), (" 0", "1 ")])
 def test_targets_and_groups_in_other_types(write, capsys, forms):
     rows = [(forms[y], p, (f"{a}.0", str(a))[i % 2]) for i, (y, p, a) in enumerate(BASIC)]
@@ -203,9 +197,6 @@ def test_gzip_stdin_quotes_marks_and_more_columns(write, tmp_path, capsys, monke
         assert result(capsys, str(tmp_path / name)) == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(data))))
     assert result(capsys, "-") == expected
-
-
-# --------------------------------------------------------------------------- the table
 
 
 def line(text, start):
@@ -248,9 +239,6 @@ def test_predictions_of_one_class_are_said_to_be(write, capsys):  # D17
     assert score(path) == 0
     assert said in capsys.readouterr().out
     assert "notes" not in result(capsys, write(BASIC))
-
-
-# --------------------------------------------------------------------------- on a terminal
 
 
 def on_a_terminal(width, *words):
@@ -299,8 +287,6 @@ def test_no_value_breaks_on_a_terminal(write, capsys, width):  # C3
     assert ("what it is" in text) == (width == 120)
     assert width == 120 or "fairssl show metric NAME" in text
 
-
-# --------------------------------------------------------------------------- bad input
 
 ROW = [(1, 0.9, 0), (0, 0.2, 1)]
 
@@ -380,9 +366,6 @@ def test_missing_file_and_folder(tmp_path, capsys):
     assert "cannot read" in capsys.readouterr().err
 
 
-# --------------------------------------------------------------------------- quotes and separators
-
-
 def lines_of(n=100):
     """A file of n rows with a column of notes, as lines."""
     rng = np.random.default_rng(0)
@@ -451,8 +434,6 @@ def test_a_wrong_column_of_another_separator(tmp_path, capsys):  # D16
     assert run(["score", path]) == 0
 
 
-# --------------------------------------------------------------------------- other people's metrics
-
 FIRST_VERSION = '''\
 """A gap as a plugin of version 0.1.0 computes it."""
 
@@ -504,9 +485,6 @@ def test_a_metric_of_somebody_else_from_the_first_version(write, tmp_path):  # A
     assert most["undefined"]["Mine"] == "metric 'mine' has no pairs='max', only adjacent, all"
     checked = subprocess.run([sys.executable, "-m", "fairssl", "check", "metric", "mine"], capture_output=True, env=env)
     assert checked.returncode == 0, checked.stdout
-
-
-# --------------------------------------------------------------------------- as a user starts it
 
 
 @pytest.mark.slow

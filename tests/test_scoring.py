@@ -34,9 +34,6 @@ def square(n, n_groups=2):
     return {(g, y): n for g in range(n_groups) for y in (0, 1)}
 
 
-# --------------------------------------------------------------------------- check_outcome
-
-
 def test_an_outcome_from_any_types():
     o = scoring.check_outcome([np.float32(0.1), 1], [True, False], [1.0, 0.0], ["f", "m"])
     assert (o.score.dtype, o.target.dtype, o.group.dtype) == (np.float64, np.int64, np.int64)
@@ -83,9 +80,6 @@ def test_the_callers_arrays_are_not_shared():
     assert o.score.tolist() == [0.2, 0.8]
 
 
-# --------------------------------------------------------------------------- group_codes
-
-
 @pytest.mark.parametrize(
     ("values", "declared", "codes", "labels"),
     [
@@ -119,9 +113,6 @@ def test_group_codes_refused(values, declared, message):
     with pytest.raises(UserError) as error:
         scoring.group_codes(list(values), declared, named="a")
     assert message in str(error.value)
-
-
-# --------------------------------------------------------------------------- averages
 
 
 def test_average_propagates_or_omits():
@@ -176,9 +167,6 @@ def test_why_several_groups_have_nothing():
     assert scoring.evaluate(o)["GAUC"] == Undefined("groups b, c have 0 samples")
 
 
-# --------------------------------------------------------------------------- the registered metrics
-
-
 def registered(monkeypatch, function, name="mine"):
     function.name = name
     known = scoring.columns()
@@ -227,9 +215,6 @@ def test_scoring_imports_neither_torch_nor_sklearn():
     code = "import fairssl.scoring as s, sys; s.columns(); print({'torch', 'sklearn', 'pandas'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-# --------------------------------------------------------------------------- bootstrap
 
 
 KL_OF_HALF_A_UNIT = 0.0668  # of the buckets of two groups whose logits lie half a unit apart
@@ -371,8 +356,6 @@ def test_bootstrap_is_fast():
     scoring.bootstrap(o, 100)
     assert time.process_time() - start < 2.5  # 0.15 s alone; 1000 replicates must take at most 5 s on two cores
 
-
-# --------------------------------------------------------------------------- noise floor
 
 KEYS = {"Intra": "IntraAUC", "Inter": "InterAUC"}
 

@@ -10,8 +10,6 @@ from fairssl.spec.keys import derive_seed, digest
 from fairssl.spec.method import method_spec, parse_method, parse_set
 from fairssl.types import UserError
 
-# --------------------------------------------------------------------------- grammar
-
 
 def test_names_come_first_then_objective_plus_heads() -> None:
     assert parse_method("sofclr").objective == "sogclr"
@@ -64,9 +62,6 @@ def test_what_a_method_sees_is_written_down() -> None:
     assert (method_spec("sofclr", {}).group, method_spec("sofclr", {}).streams) == ("annotated", ("all", "annotated"))
 
 
-# --------------------------------------------------------------------------- --set
-
-
 def test_set_reaches_the_part_it_names_under_either_spelling() -> None:
     for text in ("adversary.weight=0.25", "adversary.alpha=0.25"):
         spec = method_spec("sofclr", parse_set([text]))
@@ -108,9 +103,6 @@ def test_booleans_mean_what_they_say(text: str, value: bool) -> None:
 def test_a_word_that_is_no_boolean_is_refused() -> None:
     with pytest.raises(UserError, match=r"train\.join_streams.*'nope'"):
         small.plan("simclr", sets=("train.join_streams=nope",))
-
-
-# --------------------------------------------------------------------------- keys
 
 
 def test_weight_zero_is_sogclr_by_key() -> None:

@@ -21,9 +21,6 @@ def cosine(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-# --------------------------------------------------------------------------- Barlow Twins
-
-
 def barlow(a: list[list[float]], b: list[list[float]], redundancy: float) -> float:
     n, width = len(a), len(a[0])
 
@@ -71,9 +68,6 @@ def test_barlow_twins_by_hand() -> None:
     assert float(terms["invariance"]) == pytest.approx(2)
 
 
-# --------------------------------------------------------------------------- SimSiam
-
-
 def test_simsiam_equals_the_loops_and_holds_one_side_still() -> None:
     a, b = noise(5, 3, 0)
     part = build("objective", "simsiam", projection_dim=3)
@@ -94,9 +88,6 @@ def test_simsiams_projector_ends_with_a_norm_without_parameters() -> None:
     z = part.projector(torch.randn(32, 16))
     assert z.mean(0).abs().max() < 1e-5 and torch.allclose(z.var(0, unbiased=False), torch.ones(6), atol=1e-2)
     assert not list(part.projector[-1].parameters())
-
-
-# --------------------------------------------------------------------------- MoCo v3
 
 
 def step_of(method: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -132,9 +123,6 @@ def test_the_momentum_encoder_follows_at_the_rising_rate_and_is_no_part_of_what_
     rate = 1 - 0.4 * (math.cos(math.pi / trainer.n_steps) + 1) / 2
     torch.testing.assert_close(next(getattr(part, mine).parameters()), rate * before + (1 - rate) * online)
     assert not any(p.requires_grad for p in getattr(part, mine).parameters())
-
-
-# --------------------------------------------------------------------------- DINO
 
 
 def test_dino_equals_the_loops_over_large_and_small_crops() -> None:

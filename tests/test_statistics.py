@@ -159,9 +159,6 @@ def test_many_equal_methods_are_seldom_told_apart():
     assert lost <= 20
 
 
-# --------------------------------------------------------------------------- two methods on the same examples
-
-
 def predictions(n, shift=0.0, seed=0, noise=1.0):
     """Scores of 4 n examples that share what is hard about each; group 1's logits moved by `shift`."""
     group, target = np.arange(4 * n) // 2 % 2, np.arange(4 * n) % 2
@@ -226,9 +223,6 @@ def test_an_undefined_metric_has_no_test():
     a = scoring.check_outcome([0.1, 0.9, 0.3], [0, 1, 0], [0, 0, 1], ("0", "1"))
     found = compare_predictions(a, a, 5)["EO"]
     assert found.difference == found.p == Undefined("group 1 has no positive") and found.n_undefined == 5
-
-
-# --------------------------------------------------------------------------- trade-off
 
 
 def slow_front(points):

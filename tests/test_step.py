@@ -48,9 +48,6 @@ def variant(trainer: Trainer, **changes: Any) -> Trainer:
     return Trainer(trainer.spec, replace(trainer.data, **changes), n_groups)
 
 
-# --------------------------------------------------------------------------- captured
-
-
 SETTINGS = {"float32": (), "bf16": ("train.precision=bf16", "train.schedule=cosine", "train.clip_norm=1")}
 
 
@@ -292,9 +289,6 @@ def test_runs_that_agree_in_size_and_recipe_share_one_augmentation() -> None:
     assert augmentation(32, TrainConfig(hue=0.2), compiled=False) is not one
 
 
-# --------------------------------------------------------------------------- packed
-
-
 def test_a_pack_has_the_bits_of_its_runs_alone() -> None:
     """Also where parts draw from the global generator, which the runs of a pack share."""
     specs = [small.run_of(NOISY).spec.model_copy(update={"seed": seed}) for seed in range(3)]
@@ -341,9 +335,6 @@ def test_a_stopped_pack_goes_on_where_each_of_its_runs_was(tmp_path: Path) -> No
     interleave(again, [t.advance(work) for t, work in zip(again, works, strict=True)])
     for one, other in zip(whole, again, strict=True):
         assert other.resumed_at == 4 and bits(one) == bits(other)
-
-
-# --------------------------------------------------------------------------- streamed
 
 
 @pytest.mark.parametrize("method", ["simclr", "sofclr", "ce"])

@@ -52,9 +52,6 @@ def script(code: str, *args: object, timeout: float = 120) -> subprocess.Complet
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
 
 
-# --------------------------------------------------------------------------- records
-
-
 def test_equal_records_have_equal_text_whatever_the_order_of_their_fields() -> None:
     a = record(metrics={"Acc": 0.5, "DP": 1 / 3}, undefined={}, env={"python": "3", "torch": "2"})
     b = record(env={"torch": "2", "python": "3"}, undefined={}, metrics={"DP": 1 / 3, "Acc": 0.5})
@@ -94,9 +91,6 @@ def test_validation_keeps_the_rule_of_reasons() -> None:
         Measured(metrics={"KL": None})
 
 
-# --------------------------------------------------------------------------- predictions
-
-
 def test_predictions_round_trip_to_the_last_bit() -> None:
     score = np.array([0.1 + 0.2, 1 / 3, 5e-324, 1.0, 0.0, np.nextafter(0.5, 1)])
     ours = Predictions(
@@ -130,9 +124,6 @@ def test_predictions_that_are_none_are_refused() -> None:
     for torn in (b"", whole[:-9], whole[: len(whole) // 2], b"id,score", gzip.compress(b"id,score\n")):
         with pytest.raises(ValueError, match="not a"):
             Predictions.from_csv_gz(torn)
-
-
-# --------------------------------------------------------------------------- results
 
 
 def test_a_result_comes_back(tmp_path: Path) -> None:
@@ -225,9 +216,6 @@ def test_what_is_no_key_names_no_folder(tmp_path: Path, key: str) -> None:
         RunStore(tmp_path).result_dir(key)
 
 
-# --------------------------------------------------------------------------- pretrainings
-
-
 def test_a_pretraining_comes_back_bit_for_bit(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     store = RunStore(tmp_path)
@@ -278,9 +266,6 @@ def test_work_folders_come_and_go(tmp_path: Path) -> None:
     assert files(tmp_path) == set()
 
 
-# --------------------------------------------------------------------------- whole files
-
-
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "table.md"
     path.write_text("old")
@@ -292,9 +277,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         file.write(b"new")
         assert path.read_text() == "old"
     assert path.read_text() == "new" and files(tmp_path) == {"table.md"}
-
-
-# --------------------------------------------------------------------------- processes
 
 
 KILL_CODE = """
@@ -453,9 +435,6 @@ def test_a_claim_within_one_process(tmp_path: Path) -> None:
         raise RuntimeError("boom")
     with store.claim("k") as again:
         assert again
-
-
-# --------------------------------------------------------------------------- disks that say no
 
 
 @pytest.fixture

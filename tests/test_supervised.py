@@ -48,9 +48,6 @@ def penalty(name: str, z: Tensor, target: Any, group: Any, n_groups: int = 2, **
     return found.primal[name], int(found.log["empty_cells"])
 
 
-# --------------------------------------------------------------------------- penalties
-
-
 @pytest.mark.parametrize(("name", "key"), [("eod", "EOD_sum"), ("dpr", "DPR"), ("eql", "EQL")])
 def test_the_penalties_have_the_given_values(name, key):
     value, empty = penalty(name, logits(GIVEN["p"]), GIVEN["y"], GIVEN["group"])
@@ -153,9 +150,6 @@ def test_a_penalty_needs_a_classifier_and_says_so():
         method_spec("simclr+eod", {})
 
 
-# --------------------------------------------------------------------------- the classifier
-
-
 def test_the_classifier_is_a_dot_product_kept_in_float32_and_its_scores_are_sigmoids():
     for name in ("ce", "erm"):
         part = build("objective", name)
@@ -190,9 +184,6 @@ def test_the_cross_entropy_is_the_mean_over_views_and_moves_all(name):
     found = part({"all": labelled(z, [0, 1], [0, 1]), "annotated": labelled(z, [0, 1], [0, 1])})
     wanted = (supervised.cross_entropy([0.2, 0.7], [0, 1]) + supervised.cross_entropy([0.4, 0.9], [0, 1])) / 2
     assert float(found.primal["cross_entropy"].detach()) == pytest.approx(wanted, abs=1e-12)
-
-
-# --------------------------------------------------------------------------- discriminators
 
 
 def noise(n: int, width: int = 3, seed: int = 0) -> list[Tensor]:
@@ -305,9 +296,6 @@ def test_the_guard_passes_scales_and_reverses_what_is_finite_and_drops_and_count
     assert guard(constant) is constant and not guard.state_dict()
 
 
-# --------------------------------------------------------------------------- in the loop
-
-
 def rows(trainer: Trainer) -> dict[str, Tensor]:
     return {name: stream.steps(0, 1)[0] for name, stream in trainer.streams.items()}
 
@@ -391,9 +379,6 @@ def test_the_weight_of_a_head_reaches_the_encoder_and_zero_is_plain_ce():
     assert any(not torch.equal(found[0][key], found[1][key]) for key in found[0] if key.startswith("encoder."))
 
 
-# --------------------------------------------------------------------------- methods
-
-
 def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
     m = kinds.methods.get(name)
     return m.adversarial, m.contrastive, m.target, m.group, m.generator, m.theory
@@ -454,9 +439,6 @@ def test_balanced_batches_and_balanced_heads_take_equally_many_of_each_cell():
     target, group = torch.tensor([0, 0, 0, 1, 1, 0, 1, 1]), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
     chosen = balanced(torch.arange(8), target, group, seed=0)
     assert (group[chosen] * 2 + target[chosen]).bincount().tolist() == [1, 1, 1, 1]
-
-
-# --------------------------------------------------------------------------- RandAugment
 
 
 def picture(seed: int = 0) -> Tensor:

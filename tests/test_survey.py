@@ -29,9 +29,6 @@ def codes(n: int, k: int, seed: int) -> Tensor:
     return torch.randint(0, k, (n,), generator=torch.Generator().manual_seed(seed))
 
 
-# --------------------------------------------------------------------------- supervised contrast and FairKL
-
-
 def eps_sup(rows: list[list[float]], target: list[int], tau: float, epsilon: float) -> float:
     total, counted = 0.0, 0
     for i in range(len(rows)):
@@ -85,9 +82,6 @@ def test_fair_kl_of_a_batch_with_one_group_is_zero_and_says_so() -> None:
     assert float(sum(out.primal.values())) == 0 and float(out.log["empty_kinds"]) == 2
 
 
-# --------------------------------------------------------------------------- HSIC
-
-
 @pytest.mark.parametrize("n_groups", [2, 5])
 def test_hsic_equals_the_trace_of_the_centred_kernels(n_groups: int) -> None:
     (f,), group = noise(9, 4, 0, 1), codes(9, n_groups, 1)
@@ -119,9 +113,6 @@ def test_hsic_is_zero_where_groups_have_the_same_features_or_there_is_one() -> N
     assert float(head({"annotated": given([f], group=[4] * 5)}).primal["hsic"]) == pytest.approx(0, abs=1e-12)
 
 
-# --------------------------------------------------------------------------- group DRO
-
-
 def test_group_dro_by_hand() -> None:
     worst = WorstGroups(3)
     loss, group = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2])
@@ -147,9 +138,6 @@ def test_group_dro_as_objective_and_as_head_takes_cells_of_target_and_group() ->
         )
 
 
-# --------------------------------------------------------------------------- LfF
-
-
 def test_lff_weighs_what_the_biased_network_fails_at() -> None:
     part = build("objective", "lff", momentum=0.5)
     batch = given([torch.zeros(3, 16)], index=[4, 7, 9], target=[0, 0, 1])
@@ -172,9 +160,6 @@ def test_lffs_generalised_cross_entropy_is_one_minus_a_power_of_the_probability(
         logit = part.biased_classifier(part.biased_encoder(seen.flat_views()))
     p = torch.sigmoid(torch.where(seen.target_of_views() == 1, logit, -logit)).tolist()
     assert found == pytest.approx(sum((1 - x**q) / q for x in p) / len(p), rel=1e-4)
-
-
-# --------------------------------------------------------------------------- contrast within groups, edited views
 
 
 def within_groups(views: list[list[list[float]]], shown: list[list[int]], tau: float) -> float:
@@ -241,9 +226,6 @@ def test_fair_cl_keeps_the_groups_that_are_known_and_guesses_the_others() -> Non
     assert ((part.group_of >= 0) & (part.group_of < 2)).all()
 
 
-# --------------------------------------------------------------------------- Moyer, Chai and Wang
-
-
 def test_moyers_divergence_of_pairs_equals_the_loops() -> None:
     module = __import__("fairssl_plugins.objectives.moyer", fromlist=["_divergence_of_pairs"])
     mu, s = noise(4, 3, 5)
@@ -286,9 +268,6 @@ def test_chai_wangs_weights_are_the_agreement_of_gradients_at_the_last_layer() -
     wanted = sum(n * h / sum(helpful) * float(c.detach()) for h, c in zip(helpful, contrast, strict=True)) / n
     assert float(out.primal["weighted_nt_xent"].detach()) == pytest.approx(wanted, rel=2e-3)
     assert float(out.log["share_of_images"]) == pytest.approx(sum(h > 0 for h in helpful) / n)
-
-
-# --------------------------------------------------------------------------- several discriminators, semi-supervised forms
 
 
 def test_elazars_discriminators_differ_and_their_losses_are_summed() -> None:

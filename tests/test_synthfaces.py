@@ -161,9 +161,6 @@ def test_progress_counts_to_the_end():
     assert [d for d, _ in seen] == sorted(d for d, _ in seen)
 
 
-# ------------------------------------------------------------- the toy data discriminates, without a deep network
-
-
 def features(images: np.ndarray) -> np.ndarray:
     """(N, 3, 32, 32) -> (N, 256): luminance and its slopes, averaged over 4 x 4 pixels."""
     grey = np.tensordot(images.astype(np.float32), np.array([0.3, 0.59, 0.11], np.float32), axes=([1], [0])) / 255

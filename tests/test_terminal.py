@@ -43,9 +43,6 @@ def assert_whole(text: str, whole: str, width: int) -> None:
     assert not wide, wide
 
 
-# --------------------------------------------------------------------------- tables, values by hand
-
-
 def test_a_table_that_fits_is_aligned() -> None:
     columns = Column("name", fg="cyan"), Column("n", right=True), "note"
     rows = [["a", "1", "one"], ["bcd", "100", ""]]
@@ -102,9 +99,6 @@ def test_a_word_longer_than_the_line_is_not_broken() -> None:
 
 def test_wide_and_combining_characters_count_as_the_terminal_counts_them() -> None:
     assert (text_width("Δab"), text_width("名前"), text_width("e\u0301")) == (3, 4, 1)
-
-
-# --------------------------------------------------------------------------- without a word more
 
 
 @pytest.mark.parametrize("words", [[], ["data"], ["board"]], ids=lambda words: " ".join(words) or "fairssl")
@@ -170,9 +164,6 @@ def test_a_mistake_names_the_help_of_its_own_command() -> None:
     assert done.stderr.count("\n") == 1
 
 
-# --------------------------------------------------------------------------- list, show, doctor, check, new
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_list_breaks_no_word(width: int) -> None:
     code, text = on_terminal([*FAIRSSL, "list"], width, variables=PLAIN)
@@ -235,9 +226,6 @@ def test_what_new_writes_is_told_with_whole_paths(tmp_path: Path) -> None:
     for line in text.splitlines():
         if line.startswith("wrote "):
             assert (tmp_path / line.removeprefix("wrote ")).is_file()
-
-
-# --------------------------------------------------------------------------- what show says
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -30,9 +30,6 @@ def _rows(trainer: Trainer, step: int = 0) -> dict[str, torch.Tensor]:
     return {name: stream.steps(step, 1)[0] for name, stream in trainer.streams.items()}
 
 
-# --------------------------------------------------------------------------- the algorithm
-
-
 def test_a_step_is_algorithm_1_of_the_paper() -> None:
     """SoFCLR's first two steps, each gradient written out: m of eq. (m) for the encoder, v of eq. (v) for the
     discriminator, u by first visit and then by the moving average, both at the old parameters."""
@@ -213,9 +210,6 @@ def test_the_optimiser_steps_as_plain_adam_whatever_the_memory_layout() -> None:
             assert torch.allclose(new.detach() - old, first_step, atol=1e-6)
 
 
-# --------------------------------------------------------------------------- what is done once for many
-
-
 def test_a_tensor_in_chunks_is_put_together_without_a_copy_unless_one_was_replaced() -> None:
     whole = torch.arange(12.0).view(6, 2)
     chunks = Chunks(whole, 3)
@@ -286,9 +280,6 @@ def test_the_sums_of_an_epoch_are_exact_and_take_every_kind_of_term() -> None:
     assert float(history.sums["loss"]) == 1 and float(history.sums["n"]) == 0
 
 
-# --------------------------------------------------------------------------- divergence
-
-
 def test_divergence_names_the_step_and_the_term() -> None:
     trainer = small.trainer(small.run_of("simclr").spec)
     original, count = trainer.model.objective.forward, [0]
@@ -303,9 +294,6 @@ def test_divergence_names_the_step_and_the_term() -> None:
     trainer.model.objective.forward = forward
     with pytest.raises(Diverged, match=r"step 3 of 6: the loss is not finite \(.*simclr\.nt_xent nan"):
         trainer.run()
-
-
-# --------------------------------------------------------------------------- resume
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -418,9 +406,6 @@ def test_everything_a_part_remembers_is_in_the_state() -> None:
     assert any(
         k.startswith("part.byol.") and "target" in k for k in small.trainer(small.run_of("byol").spec).state()[0]
     )
-
-
-# --------------------------------------------------------------------------- small ends
 
 
 def test_one_image_is_no_batch() -> None:

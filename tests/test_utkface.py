@@ -70,9 +70,6 @@ def check_disjoint(splits: Splits) -> None:
 EVEN = {(30, g, r): 40 for g in (0, 1) for r in (0, 2)}
 
 
-# --------------------------------------------------------------------------- names (faults D3, D4, D5)
-
-
 def test_malformed_names_are_skipped_listed_and_counted(tmp_path):
     root = write(tmp_path / "utk", [*people(EVEN), *MALFORMED])
     facts = build().inspect(root)
@@ -153,9 +150,6 @@ def test_labels_and_images_belong_together(tmp_path):
             assert (split.images[i] == pixels.transpose(2, 0, 1)).all()
 
 
-# --------------------------------------------------------------------------- duplicates (fault D6)
-
-
 def test_identical_images_are_kept_once_or_dropped_whole(tmp_path):
     root = write(tmp_path / "a", people(EVEN))
     first, agrees, differs = "30_0_0_1.jpg", "30_0_0_2.jpg", "31_0_0_9.jpg"
@@ -170,9 +164,6 @@ def test_identical_images_are_kept_once_or_dropped_whole(tmp_path):
     check_disjoint(splits)
     everyone = {name for part in PARTS for name in getattr(splits, part).ids}
     assert not everyone & {short_id(agrees), short_id(differs), short_id("31_1_0_9.jpg")}
-
-
-# --------------------------------------------------------------------------- counts
 
 
 def test_two_groups_follow_the_papers_skew_and_balance_the_rest(tmp_path):
@@ -240,9 +231,6 @@ def test_a_group_too_small_for_every_split_is_the_users_error(tmp_path, attribut
         build().load(root, "gender", attribute, 10)
 
 
-# --------------------------------------------------------------------------- bad input
-
-
 def test_what_is_not_there_says_where_to_get_it(tmp_path):
     with pytest.raises(UserError, match=r"utkface is not at .*nowhere.*UTKFace.tar.gz"):
         build().inspect(tmp_path / "nowhere")
@@ -273,9 +261,6 @@ def test_a_corrupt_image_is_left_out_and_the_others_stay_where_they_were(tmp_pat
     assert any(note.startswith("corrupt: 1 images") and spoilt.name in note for note in after.notes)
     moved = sum(len(set(getattr(before, part).ids) ^ set(getattr(after, part).ids)) for part in PARTS)
     assert moved <= 6  # one image out and, at most, one in, per split
-
-
-# --------------------------------------------------------------------------- the real images
 
 
 @pytest.fixture

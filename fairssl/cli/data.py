@@ -39,9 +39,6 @@ JSON = typer.Option(False, "--json", help="Print JSON.")
 PARTS = ("train", "val", "test")
 
 
-# --------------------------------------------------------------------------- commands
-
-
 @app.command("list")
 def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
     """Every dataset with its licence, and whether it was found.
@@ -273,9 +270,6 @@ def describe(
         _print_json(found)
     else:
         typer.echo(_described(found))
-
-
-# --------------------------------------------------------------------------- what they do
 
 
 @dataclass(frozen=True)

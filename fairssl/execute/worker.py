@@ -177,8 +177,6 @@ class Worker:
         if failed and distributed.size() > 1:
             raise WorkerBroken(f"{jobs[0].runs[0].name} failed", recorded=True)
 
-    # ----- training
-
     def _train(self, jobs: Sequence[Job]) -> list[Training]:
         """The jobs' trainings, with their trainers at the last step, or with what went wrong."""
         trainings = [
@@ -317,8 +315,6 @@ class Worker:
                 training.job.key, content, trainer.model.tensors(), trainer.history.rows, training.validation
             )
 
-    # ----- judging
-
     def _judge(self, training: Training) -> bool:
         """A record for every run of a finished pretraining; whether one failed."""
         features: Features = {}
@@ -359,8 +355,6 @@ class Worker:
             data = self._data(run.spec, run.spec.data)
             record = ended_badly(run.spec, state, error, data, self.device)
             self.log.done(run, self.store.write_result(record))
-
-    # ----- what goes wrong
 
     def _ended_badly(self, training: Training) -> bool:
         """Records for the runs of a pretraining that did not end well; whether it failed, and did not just diverge."""

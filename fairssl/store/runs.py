@@ -76,8 +76,6 @@ class RunStore:
             reason = error.strerror or str(error)
             raise UserError(f"cannot write to the folder {self.root}: {reason}; choose another with --out") from error
 
-    # ----- results
-
     def result_dir(self, key: str) -> Path:
         return self._at("results", key)
 
@@ -208,8 +206,6 @@ class RunStore:
         except (OSError, ValueError) as error:
             raise _broken(path, str(error)) from error
 
-    # ----- pretrainings
-
     def pretrain_dir(self, key: str) -> Path:
         return self._at("pretrain", key)
 
@@ -283,8 +279,6 @@ class RunStore:
             return history_from_csv(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise _broken(path, str(error)) from error
-
-    # ----- work and locks
 
     def work_dir(self, key: str) -> Path:
         """A folder for the checkpoints of a training that goes on, made if need be. Its files are its owner's care."""

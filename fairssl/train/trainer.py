@@ -167,8 +167,6 @@ class Trainer:
             "unread": sorted(f"train.{name}" for name in unread_in_train(self.spec.method, self.spec.train)),
         }
 
-    # ----- the state of a run
-
     def state(self) -> checkpoint.State:
         """Everything the future of the run depends on: tensors and JSON."""
         tensors = self.model.tensors()
@@ -231,8 +229,6 @@ class Trainer:
         if found is not None:
             self.load(*found)
         return found is not None
-
-    # ----- the loop's own
 
     def _begin(self, work: Path | None) -> None:
         """Resume, or prepare the parts; of several processes the first does, and the others get its state."""

@@ -92,8 +92,6 @@ class FairCL(Objective):
         """The group that each image is edited to, (B,)."""
         return another_group(self.group_of[index], index, self.n_groups)
 
-    # ----- before the first step
-
     def prepare(self, data: DeviceSplit, gen: torch.Generator) -> None:
         device, config = self.group_of.device, self.config
         known = data.annotated.to(device)

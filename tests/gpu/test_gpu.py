@@ -213,8 +213,6 @@ def test_two_gpus_train_one_run_like_one(tmp_path: Path) -> None:
     assert all(torch.allclose(a[k].float(), b[k].float(), rtol=0.1, atol=0.02) for k in a)
 
 
-# --------------------------------------------------------------------------- how much a step launches
-
 # Captured nodes beyond those of the model alone (encoder, projector, losses, both backward passes and optimisers on views
 # that are there already). Gather, augmentation and sums take some; counting batches together saves more. 0 where not named.
 BEYOND = {"erm": 16, "erm randaugment": 16}  # a schedule, which the model alone does without
