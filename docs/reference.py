@@ -205,7 +205,7 @@ def method(content: Mapping[str, Any]) -> Iterator[str]:
             ("group seen", content["group"]),
             ("images", ", ".join(content["streams"])),
             ("drawn", content["sampler"].replace("_", " ")),
-            ("scored by", SCORED_BY[content["probe"]]),
+            ("scored by", SCORED_BY[content["scored_by"]]),
             ("training, where it differs", assignments("train", content["train"])),
             ("probe, where it differs", assignments("probe", content["probe_params"])),
             ("search space of `fairssl tune`", search_space(content.get("search") or {})),

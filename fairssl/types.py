@@ -20,7 +20,7 @@ Stream = Literal["all", "annotated"]
 Sampler = Literal["shuffle", "group_balanced", "cell_balanced"]
 # What scores after training: a linear probe on the targets of all training images; the method's own classifier; a fresh
 # linear head on the annotated images; the same on equally many annotated images of each target x group cell.
-ProbeKind = Literal["linear", "own", "annotated_head", "balanced_head"]
+ScoredBy = Literal["linear", "own", "annotated_head", "balanced_head"]
 
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, out of how much
@@ -293,7 +293,7 @@ class Method:
     train: Mapping[str, Any] = field(default_factory=dict)  # of the training loop (TrainConfig), where it differs
     probe_params: Mapping[str, Any] = field(default_factory=dict)  # of the probe (ProbeConfig), where it differs
     sampler: Sampler = "shuffle"
-    probe: ProbeKind = "linear"
+    scored_by: ScoredBy = "linear"
     aliases: tuple[str, ...] = ()
     adversarial: bool = False
     contrastive: bool = False

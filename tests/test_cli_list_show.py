@@ -120,7 +120,7 @@ def test_a_method_with_its_parts(capsys):
     content = as_json(capsys, "show", "method", "sofclr")
     assert (content["objective"], content["heads"]) == ("sogclr", {"adversary": 1.0})
     assert (content["target"], content["group"], content["streams"]) == ("none", "annotated", ["all", "annotated"])
-    assert (content["adversarial"], content["theory"], content["probe"]) == (True, True, "linear")
+    assert (content["adversarial"], content["theory"], content["scored_by"]) == (True, True, "linear")
     assert "2406.05686" in content["paper"]
     assert {"sogclr.temperature", "adversary.weight"} <= {row["set"] for row in content["parameters"]}
 

@@ -54,7 +54,7 @@ def test_a_methods_columns_agree_with_what_its_parts_look_at(name):
         drawn = [part.streams if part.labelled is None else part.labelled for part in parts if label in part.sees]
         streams = {stream for one in drawn for stream in one or {"annotated"}}
         if label == "group" and (
-            m.sampler != "shuffle" or m.probe == "balanced_head" or "thresholds" in m.probe_params
+            m.sampler != "shuffle" or m.scored_by == "balanced_head" or "thresholds" in m.probe_params
         ):
             streams.add("annotated")
         assert column == ("all" if "all" in streams else "annotated" if streams else "none")

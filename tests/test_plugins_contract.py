@@ -419,7 +419,7 @@ METHOD = plugin_and_test("method", "faulty")[0]
     [
         ("what it sees agrees with its parts", "its parts see 'annotated'", [('group="annotated"', 'group="none"')]),
         ("needs no torch to be listed", "imports torch", [("from fairssl.api", "import torch\nfrom fairssl.api")]),
-        ("settings of the loop and the probe", "no scores of its own", [("contrastive=True", 'probe="own"')]),
+        ("settings of the loop and the probe", "no scores of its own", [("contrastive=True", 'scored_by="own"')]),
         ("settings of the loop and the probe", "did you mean 'epochs'", [("contrastive=True", 'train={"epoch": 3}')]),
         ("names and aliases are its own", "taken by method", [("contrastive=True", 'aliases=("simclr+ccl",)')]),
         ("resolves", "unknown head 'ccll'", [('heads={"ccl"', 'heads={"ccll"')]),

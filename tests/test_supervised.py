@@ -385,7 +385,7 @@ def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted", "probe"),
+    ("name", "wanted", "scored_by"),
     [
         ("ce", (False, False, "annotated", "none", False, False), "own"),
         ("ce_eod", (False, False, "annotated", "annotated", False, False), "own"),
@@ -398,11 +398,11 @@ def facts(name: str) -> tuple[bool, bool, str, str, bool, bool]:
         ("grl", (True, False, "all", "annotated", False, False), "own"),
     ],
 )
-def test_the_columns_of_the_supervised_methods_agree_with_their_specs(name, wanted, probe):
+def test_the_columns_of_the_supervised_methods_agree_with_their_specs(name, wanted, scored_by):
     m = kinds.methods.get(name)
-    assert facts(name) == wanted and m.probe == probe
+    assert facts(name) == wanted and m.scored_by == scored_by
     spec = method_spec(name, {})
-    assert (spec.target, spec.group, spec.probe) == (m.target, m.group, m.probe)
+    assert (spec.target, spec.group, spec.scored_by) == (m.target, m.group, m.scored_by)
     assert "Extra networks" in m.notes and "search space" in m.notes.lower() and m.paper
     TrainConfig(**m.train)
     ProbeConfig(**m.probe_params)
@@ -412,7 +412,7 @@ def test_the_papers_names_mean_the_method_files_also_with_a_weight():
     for name, head in (("ce+eod", "eod"), ("ce+dpr", "dpr"), ("ce+eql", "eql")):
         assert parse_method(name).sampler == "cell_balanced"
         weighted = parse_method(f"{name}:0.3")
-        assert weighted.sampler == "cell_balanced" and weighted.probe == "own"
+        assert weighted.sampler == "cell_balanced" and weighted.scored_by == "own"
         (params,) = weighted.heads.values()
         assert params == {"weight": "0.3"} and next(iter(weighted.heads)).endswith(head)
     more = method_spec("ce+eod:0.3+dpr:0.5", {})

@@ -171,7 +171,7 @@ def _method(name: str) -> dict[str, Any]:
         "group": spec.group,
         "streams": list(spec.streams),
         "sampler": spec.sampler,
-        "probe": spec.probe,
+        "scored_by": spec.scored_by,
         "train": dict(method.train),
         "probe_params": dict(method.probe_params),
         "versions": {part.name: part.version for part in (spec.objective, *spec.heads)},

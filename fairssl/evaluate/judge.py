@@ -119,12 +119,12 @@ def transformed(spec: RunSpec, model: Model, features: Features, data: RunData) 
 
 def scorer(spec: RunSpec, model: Model, f: Tensor, data: RunData) -> Scorer:
     """What scores features: the method's own classifier, or a probe fitted on the training features (N, F)."""
-    if spec.method.probe == "own":
+    if spec.method.scored_by == "own":
         return _own_scorer(spec, model)
     target = torch.from_numpy(data.splits.train.target)
-    if spec.method.probe in ("annotated_head", "balanced_head"):
+    if spec.method.scored_by in ("annotated_head", "balanced_head"):
         rows = torch.from_numpy(data.annotated)
-        if spec.method.probe == "balanced_head":
+        if spec.method.scored_by == "balanced_head":
             rows = balanced(rows, target, torch.from_numpy(data.splits.train.group), spec.seed)
         f, target = f[rows.to(f.device)], target[rows]
     return fit_probe(f, target, spec.probe, spec.seed)

@@ -210,7 +210,7 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
         objective=objective,
         heads=tuple(heads),
         sampler=sampler,
-        probe=method.probe,
+        scored_by=method.scored_by,
         streams=(own, *sorted(drawn - {own})),
         target=seen("target"),
         group="annotated" if sampler != "shuffle" or _reads_groups_after_training(method) else seen("group"),
@@ -218,7 +218,7 @@ def compose(text: str, method: Method, values: Mapping[str, Mapping[str, Any]]) 
 
 
 def _reads_groups_after_training(method: Method) -> bool:
-    return method.probe == "balanced_head" or method.probe_params.get("thresholds", "none") != "none"
+    return method.scored_by == "balanced_head" or method.probe_params.get("thresholds", "none") != "none"
 
 
 def _merge(

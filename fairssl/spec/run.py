@@ -18,7 +18,7 @@ from pydantic import (
 from fairssl import kinds
 from fairssl.spec.config import CanonicalModel, ProbeConfig, TrainConfig
 from fairssl.spec.keys import canonical, digest_fields
-from fairssl.types import ProbeKind, Sampler
+from fairssl.types import Sampler, ScoredBy
 
 Seen = Literal["none", "annotated", "all"]
 
@@ -56,11 +56,13 @@ class EncoderSpec(PartSpec):
 class MethodSpec(Spec):
     """A composition. `name` is what the user typed and no part of a key."""
 
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
     name: str
     objective: PartSpec
     heads: tuple[PartSpec, ...] = ()  # by name; a head of weight 0 is not here
     sampler: Sampler = "shuffle"
-    probe: ProbeKind = "linear"  # what scores
+    scored_by: ScoredBy = Field("linear", alias="probe")  # what scores; in records and keys it is called `probe`
     streams: tuple[str, ...] = ("all",)  # what is drawn, the objective's own first
     target: Seen = "none"
     group: Seen = "none"

@@ -64,7 +64,7 @@ def unread_in_probe(method: MethodSpec, probe: ProbeConfig) -> frozenset[str]:
         "knn": {"neighbours", "vote_temperature"},
     }
     everything = set(ProbeConfig.model_fields) - {"version", "thresholds"}
-    if method.probe == "own":
+    if method.scored_by == "own":
         return frozenset(everything)
     return frozenset(everything - {"kind"} - own[probe.kind])
 
@@ -76,7 +76,7 @@ def reads_annotated(method: MethodSpec, probe: ProbeConfig) -> bool:
     return (
         "annotated" in method.streams
         or probe.thresholds != "none"
-        or method.probe in ("annotated_head", "balanced_head")
+        or method.scored_by in ("annotated_head", "balanced_head")
         or any(part.sees & {"group"} for part in parts)
         or any(not head.streams and head.sees & {"target"} for head in heads)
     )

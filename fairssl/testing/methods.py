@@ -40,7 +40,7 @@ def method_checks(name: str, method: Method) -> Steps:
     def settings() -> None:
         configure(TrainConfig, "train", method.train)
         configure(ProbeConfig, "probe", method.probe_params)
-        if method.probe == "own":
+        if method.scored_by == "own":
             own = kinds.objectives.get(method.objective).scores is not Objective.scores
             assert own, f"probe is 'own', but objective {method.objective!r} has no scores of its own"
 

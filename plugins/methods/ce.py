@@ -10,7 +10,7 @@ METHOD = Method(
     ),
     objective="ce",
     train={"min_steps": 400},
-    probe="own",
+    scored_by="own",
     target="annotated",
     notes=(
         "Extra networks: a linear classifier, whose scores are judged. Trained on the annotated images alone, with "

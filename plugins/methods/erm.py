@@ -10,7 +10,7 @@ METHOD = Method(
     ),
     objective="erm",
     train={"recipe": "randaugment", "schedule": "cosine", "min_steps": 400},
-    probe="own",
+    scored_by="own",
     target="all",
     notes=(
         "Extra networks: a linear classifier, whose scores are judged. The bound on accuracy for methods that see fewer "

@@ -10,7 +10,7 @@ METHOD = Method(
     ),
     objective="lff",
     train={"recipe": "randaugment", "schedule": "cosine", "min_steps": 400},
-    probe="own",
+    scored_by="own",
     target="all",
     notes=(
         "Extra networks: a linear classifier, whose scores are judged, and a second encoder with a linear classifier "
