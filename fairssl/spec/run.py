@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -56,13 +57,16 @@ class EncoderSpec(PartSpec):
 class MethodSpec(Spec):
     """A composition. `name` is what the user typed and no part of a key."""
 
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     name: str
     objective: PartSpec
     heads: tuple[PartSpec, ...] = ()  # by name; a head of weight 0 is not here
     sampler: Sampler = "shuffle"
-    scored_by: ScoredBy = Field("linear", alias="probe")  # what scores; in records and keys it is called `probe`
+    # What scores; in records and keys it is called `probe`.
+    scored_by: ScoredBy = Field(
+        "linear", validation_alias=AliasChoices("scored_by", "probe"), serialization_alias="probe"
+    )
     streams: tuple[str, ...] = ("all",)  # what is drawn, the objective's own first
     target: Seen = "none"
     group: Seen = "none"

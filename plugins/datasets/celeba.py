@@ -151,7 +151,9 @@ class CelebA(Dataset):
             departure = f"not all images of the official partition: {', '.join(shares)}"
         note = "" if departure else f"the official partition: {_sizes(counts)}"
         return Splits(
-            **splits,
+            train=splits["train"],
+            val=splits["val"],
+            test=splits["test"],
             groups=self.card.attributes[attribute],
             notes=(*found.notes, *packed.notes, *([note] if note else [])),
             departures=(departure,) if departure else (),

@@ -48,7 +48,7 @@ class FairFace(TableDataset):
 
     class Config(TableConfig):
         ordered: dict[str, tuple[str, ...]] = Field(
-            default_factory=lambda: {"age": AGES}, json_schema_extra={"added": True}
+            default_factory=lambda: dict[str, tuple[str, ...]](age=AGES), json_schema_extra={"added": True}
         )
         """Column whose groups have an order -> it."""
 

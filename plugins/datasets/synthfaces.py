@@ -53,7 +53,7 @@ class SynthFaces(Dataset):
             epochs=12,
             encoder="small_cnn",
             annotated=0.5,  # with a tenth, 200 faces, the discriminator learns them by heart
-            seeds=3,
+            seeds=4,
             preset="smoke",
         ),
         positive={name: name for name in NAMES},
@@ -123,7 +123,13 @@ class SynthFaces(Dataset):
                 ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
                 attributes={name: labels[:, i].copy() for i, name in enumerate(NAMES)},
             )
-        return Splits(**splits, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
+        return Splits(
+            train=splits["train"],
+            val=splits["val"],
+            test=splits["test"],
+            groups=self.card.attributes[attribute],
+            notes=(self._note(target, attribute),),
+        )
 
     def _labels(self, draw: _Draw, rows: np.ndarray, target: str, attribute: str, balanced: bool) -> np.ndarray:
         """(n, 5) of 0 and 1: fair coins, but for the target: tied to the group, or both set by the row's cell."""

@@ -96,9 +96,10 @@ class Timm(Encoder):
         if config.weights:
             size = [config.input_size, config.input_size] if config.input_size else size
             self.resized = (size[0], size[1])
-            half = config.pixels == "half" or usual is None
-            for name, values in (("pixel_mean", usual.mean), ("pixel_scale", usual.std)):
-                value = torch.tensor((0.5,) * channels if half else values).view(1, channels, 1, 1)
+            half = (0.5,) * channels
+            mean, std = (half, half) if config.pixels == "half" or usual is None else (usual.mean, usual.std)
+            for name, values in (("pixel_mean", mean), ("pixel_scale", std)):
+                value = torch.tensor(values).view(1, channels, 1, 1)
                 self.register_buffer(name, value, persistent=False)
         image_shape = (channels, size[0], size[1])
         shape: dict[str, Any] = {"in_chans": channels, "num_classes": 0}

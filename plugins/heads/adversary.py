@@ -30,7 +30,7 @@ class Adversary(GroupDiscriminator):
 
     class Config(GroupDiscriminator.Config):
         aliases: ClassVar = {"alpha": "weight"}
-        input: Literal["normalized", "raw", "projection"] = "normalized"
+        input: Literal["normalized", "raw", "projection"] = "normalized"  # type: ignore[assignment]  # one more
         """What the discriminator sees: f at unit length, f itself, or the contrastive vector z at unit length."""
         projection_dim: int = Field(128, ge=1)
         """P of the objective; matters for input "projection" alone."""
