@@ -18,7 +18,7 @@ from fairssl.execute.loggers import need
 from fairssl.plan.request import METHODS, Request
 from fairssl.plan.resolve import Plan, Run
 from fairssl.registry import did_you_mean
-from fairssl.spec.method import parse_method
+from fairssl.spec.method import WEIGHTS, parse_method
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Setting = tuple[tuple[str, Any], ...]  # (name as --set writes it, value), by name
 Where = tuple[str, str, str, str]  # method, dataset, target, attribute
 RULES = ("paper", "accuracy", "constrained", "worst_group")
-WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # of a head, and
 RATES = (1e-3, 1e-4, 1e-5)  # the learning rates of the SoFCLR paper
 BAND = 0.01  # accuracy that the paper's rule may give up
 

@@ -183,7 +183,9 @@ class Batch:
     extra: Mapping[type, range] = field(default_factory=dict)
     stream: str = ""
     _z: list[Tensor] | None = field(default=None, init=False, repr=False, compare=False)
-    _flat_f: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _flat_f: tuple[list[Tensor], Tensor] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # of which f
 
     # Not cached_property, which up to Python 3.11 lets one thread at a time compute: threads may play the processes of a step.
     @property
@@ -204,9 +206,9 @@ class Batch:
 
     def flat_f(self) -> Tensor:
         """(V B, F); the same tensor at every call, and what `z` is computed from, so that `z` can be differentiated by it."""
-        if self._flat_f is None:
-            self._flat_f = joined(self.f)
-        return self._flat_f
+        if self._flat_f is None or self._flat_f[0] is not self.f:
+            self._flat_f = self.f, joined(self.f)
+        return self._flat_f[1]
 
     def flat_z(self) -> Tensor:
         """(V B, P)."""

@@ -272,7 +272,7 @@ def test_an_attribute_with_one_value_is_one_line_and_leaves_nothing(
 
 
 def test_no_folder_is_no_place_for_runs(capfd: pytest.CaptureFixture[str]) -> None:
-    assert "--out is empty" in _error(capfd, ["bench", "--out", ""])
+    assert "'--out': the path is empty" in _error(capfd, ["bench", "--out", ""])
 
 
 def test_a_result_whose_predictions_are_gone_is_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

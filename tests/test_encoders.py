@@ -74,7 +74,7 @@ def test_timm_refuses_what_it_cannot_build():
     assert timm.accepts("resnet81") is None and timm.accepts("simclr") is None
     with pytest.raises(UserError, match="no such model; did you mean 'resnet18'"):
         build("timm", model="resnet1")
-    with pytest.raises(UserError, match="start from random ones; write 'resnet18'"):
+    with pytest.raises(UserError, match="a tag names weights to download, and none are; write 'resnet18'"):
         build("timm", model="resnet18.a1_in1k")
     with pytest.raises(UserError, match="small stem is for ResNets, and 'convnext_atto' is none"):
         build("timm", model="convnext_atto", stem="small")

@@ -60,6 +60,7 @@ def bench(
         "--weights",
         help="A file of weights that the encoder begins with: safetensors or .pth.",
         metavar="FILE",
+        parser=parse_path,
         rich_help_panel=WHAT,
     ),
     grid: str | None = typer.Option(

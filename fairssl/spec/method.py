@@ -48,6 +48,8 @@ def parse_method(text: str) -> Method:
             name = kinds.heads.canonical(name)
         except UnknownName as error:
             raise UserError(f"unknown method {text!r}: {error}") from None
+        if name not in heads and method.search and kinds.heads.get(name).streams:
+            method = replace(method, search={**method.search, f"{name}.weight": WEIGHTS})
         heads.setdefault(name, {})  # a head that is there already keeps its parameters, and the later weight counts
         if weight is not None:
             heads[name]["weight"] = weight
@@ -139,6 +141,8 @@ def _value(text: str, value: str) -> Any:
         raise UserError(f"--set {text!r}: what stands in brackets is no JSON: {error}") from error
 
 
+# What a search tries for a head that is added to a method: the weights of the SoFCLR paper.
+WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts
 
 
