@@ -134,7 +134,7 @@ def test_prepare_prints_counts_notes_and_correlations(capsys, tmp_path):
     code, out, _ = run(capsys, *words, "--json")
     row = json.loads(out)
     assert row["departures"][0].startswith("not all images") and len(row["notes"]) == 1
-    assert row["notes"][0].startswith("smallest test cell: 0 images of attractive = 0 and male = not male")
+    assert row["notes"][0].startswith("smallest test cell: no image of attractive = 0 and male = not male")
     assert row["splits"]["train"]["cells"]["1"] == {"not male": 12, "male": 4}
     assert row["correlation"]["attractive"]["male"] == pytest.approx(-0.5)
     assert len(row["correlation"]) == 41

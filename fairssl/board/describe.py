@@ -239,8 +239,10 @@ def _heading(
 def _smallest_cell(cells: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """A warning where chance alone moves a rate of the smallest target x group by more than 5 points."""
     n, target, group = min((n, target, group) for target, groups in cells.items() for group, n in groups.items())
-    if n < 100:
-        by = 50 / max(n, 1) ** 0.5
+    if not n:
+        yield f"Smallest: none of y = {target}, {group}; no rate of it is defined."
+    elif n < 100:
+        by = 50 / n**0.5
         yield f"Smallest: {n} of y = {target}, {group}; chance alone moves a rate there by {by:.0f} points."
 
 

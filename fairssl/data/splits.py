@@ -211,7 +211,9 @@ def min_cell_note(data: DataSpec, splits: Splits) -> str:
     if n >= FEW:
         return ""
     where = f"{data.target} = {target} and {data.attribute} = {splits.groups[group]}"
-    return f"smallest test cell: {n} images of {where}; a rate there moves by {50 / max(n, 1) ** 0.5:.0f} points by chance alone"
+    if not n:
+        return f"smallest test cell: no image of {where}; no rate of it is defined"
+    return f"smallest test cell: {n} images of {where}; a rate there moves by {50 / n**0.5:.0f} points by chance alone"
 
 
 def small_cell(data: DataSpec, n: int, target: int, group: str, min_cell: int) -> str:
