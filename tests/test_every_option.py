@@ -133,8 +133,9 @@ SESSION = (
     Step("show method sofclr", ("annotated",)),
     Step("show metric ed --json", stdout_json=True),
     Step("new head mine --into here", makes=("here/*",)),
-    Step("check metric ed --only json", code=2, says=("--only",)),
-    Step("check dataset synthfaces --data-dir here --json", stdout_json=True),
+    Step("check metric ed --only json", code=2, says=("no check 'json'",)),
+    Step("check dataset synthfaces --data-dir here", code=2, says=("--data-dir", "reads no files")),
+    Step("check metric ed --json", stdout_json=True),
     Step("doctor", ("torch",)),
     Step(
         "doctor --gpu",
