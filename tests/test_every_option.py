@@ -55,7 +55,7 @@ SESSION = (
         ('"runs": 1',),
         stdout_json=True,
     ),
-    Step("bench --grid smoke --dry-run --out other", ("9 runs",)),
+    Step("bench --grid smoke --dry-run --out other", ("12 runs",)),
     Step(
         "bench --dataset utkface --data-dir missing --method simclr --out other",
         says=("--data-dir", "missing"),

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
+from safetensors.torch import save_file
 
 from fairssl import kinds
 from fairssl.plan.request import GRID_KEYS, Request, grid_names
@@ -104,12 +106,23 @@ OTHER = {
 @pytest.mark.slow
 def test_a_grid_file_and_the_same_flags_plan_the_same_runs(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(FILE, encoding="utf-8-sig")  # as some editors write it
-    assert set(FLAGS) == set(GRID_KEYS)
+    assert {*FLAGS, "weights"} == set(GRID_KEYS)  # weights are of timm models alone: below
     from_file = plan("--grid", "mine.toml", cwd=tmp_path)
     from_flags = plan(*(word for words in FLAGS.values() for word in words), cwd=tmp_path)
     assert from_file == from_flags
     # sofclr twice, simclr once: its runs do not depend on the adversary; 2 targets x 2 attributes x 2 seeds
     assert (from_file["runs"], from_file["pretrainings"]) == (24, 6)
+
+
+@pytest.mark.slow
+def test_weights_in_a_file_are_the_weights_of_the_flag(tmp_path: Path) -> None:
+    save_file(timm.create_model("resnet10t", num_classes=0).state_dict(), tmp_path / "w.safetensors")
+    text = 'methods = ["random"]\nencoder = "resnet10t"\nweights = "w.safetensors"'
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "wrong.toml").write_text(text.replace("w.safe", "missing.safe"))
+    flags = ("--method", "random", "--encoder", "resnet10t", "--weights", "w.safetensors")
+    assert plan("--grid", "mine.toml", cwd=tmp_path) == plan(*flags, cwd=tmp_path)
+    assert "missing.safetensors" in fairssl("bench", "--grid", "wrong.toml", "--dry-run", cwd=tmp_path, code=2).stderr
 
 
 @pytest.mark.slow
