@@ -405,8 +405,8 @@ def test_namesakes_are_told_apart_by_what_they_differ_in() -> None:
     assert all(row.seeds == (0, 1) for row in one(records).rows)
     found = one([record(spec(weight=0.0)), record(spec(weight=1.0))])
     assert [row.label for row in found.rows] == [
-        "sofclr (method.group=annotated, parts=sogclr+adversary)",
-        "sofclr (method.group=none, parts=sogclr)",
+        "sofclr (parts=sogclr)",
+        "sofclr (parts=sogclr+adversary)",
     ]
 
 

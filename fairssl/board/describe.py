@@ -45,6 +45,9 @@ def table_identity(spec: Mapping[str, Any], versions: Mapping[str, int | None]) 
     return {**dict(_leaves(found)), **metrics}
 
 
+FOLLOWING = ("method.group", "method.target", "method.streams")  # follow from other settings
+
+
 def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
     """The names that have not one value in all the mappings."""
     names = {name for mapping in mappings for name in mapping}
@@ -89,9 +92,9 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
             continue
         telling: list[Row] = []
         compositions = [composition(row) for row in group]
-        shared = set.intersection(*(set(c) for c in compositions))  # a missing head shows in "parts"
-        names = [name for name in differing(compositions) if name in shared]
-        labels = [f"{label} ({', '.join(f'{name}={c[name]}' for name in names)})" for c in compositions]
+        names = _telling(compositions)
+        told_of = [", ".join(f"{name}={c[name]}" for name in names if name in c) for c in compositions]
+        labels = [f"{label} ({said})" if said else label for said in told_of]
         count = Counter(labels)
         for row, one in zip(group, labels, strict=True):
             if count[one] > 1:
@@ -100,6 +103,15 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
             told[one] = set(names)
         found += sorted(telling, key=lambda row: (row.label, row.identity))
     return found, told
+
+
+def _telling(compositions: Sequence[Mapping[str, str]]) -> list[str]:
+    """The settings that tell the compositions apart. One that a composition lacks is at its default there, unless it is of a
+    part that is missing altogether, which `parts` says."""
+    shared = set.intersection(*(set(c) for c in compositions))
+    of_parts = tuple(f"{part}." for c in compositions for part in c["parts"].split("+"))
+    names = [name for name in differing(compositions) if name in shared or not name.startswith(of_parts)]
+    return [name for name in names if name not in FOLLOWING] or names
 
 
 def make_table(

@@ -7,7 +7,8 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from fairssl.registry import did_you_mean
 from fairssl.types import KINDS, UserError
@@ -279,6 +280,8 @@ def _keywords(metric: Any) -> Iterator[dict[str, Any]]:
 def _type(annotation: Any) -> str:
     if get_origin(annotation) is not None and get_args(annotation) and str(annotation).startswith("typing.Literal"):
         return " | ".join(map(str, get_args(annotation)))
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join("none" if one is type(None) else _type(one) for one in get_args(annotation))
     return getattr(annotation, "__name__", str(annotation)) if get_origin(annotation) is None else str(annotation)
 
 

@@ -60,7 +60,9 @@ def one_step(trainer: Trainer, batch: str) -> dict[str, torch.Tensor]:
 def all_outcomes() -> dict[str, torch.Tensor]:
     spec = small.run_of("simclr").spec
     one = small.trainer(spec)
-    found = {"embedded": embed(one.encoder, one.objective.represent, small.splits(spec).test, one.device, 7)}
+    found = {
+        "embedded": embed(one.model.encoder, one.model.objective.represent, small.splits(spec).test, one.device, 7)
+    }
     for name, (method, sets) in methods().items():
         spec = small.run_of(method, sets=sets, batch_size=11).spec
         for batch in BATCHES:
