@@ -219,6 +219,13 @@ class WorstGroups(nn.Module):
         log = {"largest_weight": self.q.amax(), "empty_groups": (count == 0).sum().float()}
         return (self.q * mean).sum(), log
 
+    def of_cells(
+        self, logit: Tensor, target: Tensor, group: Tensor, n_targets: int, rate: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same of the cross-entropy of (n,) logits and targets, each cell of target x group being a group."""
+        loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype), reduction="none")
+        return self(loss, group * n_targets + target, rate)
+
 
 def one_hot(code: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """(B,) codes in 0..n-1 -> (B, n); a code outside is a row of zeros. Unlike torch's it reads nothing back."""

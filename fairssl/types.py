@@ -246,7 +246,9 @@ class Chunks(list["Tensor"]):
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The tensors below each other, (n, ...); not to be changed in place, since it may be no copy."""
-    whole = parts.joined() if isinstance(parts, Chunks) else None
+    whole = parts.joined() if isinstance(parts, Chunks) else None  # also of one part, which would be a slice of it
+    if whole is None and len(parts) == 1:
+        whole = parts[0]
     if whole is not None:
         return whole
     import torch

@@ -78,9 +78,6 @@ def error_of(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     return err
 
 
-# --- build
-
-
 def test_the_same_runs_give_the_same_bytes(runs: Path, built: Path, tmp_path: Path) -> None:
     """Fault S10: also from a copy whose files lie on the disk in another order."""
     assert {p.name for p in built.iterdir()} == FILES
@@ -176,9 +173,6 @@ def test_the_csv_has_a_line_per_method_and_metric(built: Path) -> None:
     assert acc["tier"] == "recomputed" and acc["command"].startswith("fairssl bench --method sofclr")
 
 
-# --- metrics from kept predictions
-
-
 @metric("TestShare", better="higher", heading="Share", version=1)
 def share(outcome: Outcome) -> float:
     """Share of predictions above one half."""
@@ -242,9 +236,6 @@ def test_what_predictions_do_not_give_is_named(runs: Path) -> None:
     flipped = {**record.columns, "ED": record.columns["ED"].model_copy(update={"better": "higher"})}
     (said,) = disagreements(record.model_copy(update={"columns": flipped}), kept, scoring.columns())
     assert "ED is declared otherwise" in said
-
-
-# --- verify
 
 
 def test_a_board_as_it_was_built_has_no_fault(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,9 +383,6 @@ def test_what_is_no_board_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "is no JSON" in error_of(capsys, ["board", "verify", str(tmp_path)])
 
 
-# --- export and add
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
@@ -521,9 +509,6 @@ def test_what_is_no_bundle_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no folder and no zip file" in error_of(capsys, ["board", "add", str(tmp_path / "x")])
 
 
-# --- commands, and the paper
-
-
 @pytest.mark.parametrize(
     ("method", "sets"),
     [
@@ -605,9 +590,6 @@ def test_the_command_compares(runs: Path, tmp_path: Path, capsys: pytest.Capture
     assert cli.run(["board", "compare", str(runs), "--paper"]) == 0
     assert "no row of" in capsys.readouterr().out
     assert "name what to compare with" in error_of(capsys, ["board", "compare", str(runs)])
-
-
-# --- as a user's processes
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,6 @@ def nasty_records() -> list[Record]:
             )
     found.append(record(spec("bad", 0), state="failed", error=f"RuntimeError: {NASTY}"))
     return found
-
-
-# --- injection, without a browser
 
 
 class _Tags(HTMLParser):
@@ -130,23 +126,6 @@ def test_the_latex_compiles_as_it_is_and_within_a_paper(tmp_path: Path) -> None:
         assert "Missing character" not in done.stdout
     assert "Reference `tab" not in done.stdout  # the label is found
     assert (tmp_path / "table.pdf").read_bytes()[:4] == b"%PDF"
-
-
-# --- in a browser
-
-
-CHROMIUM = next((p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no browser: chromium is not here")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not here")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Page:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -215,20 +214,6 @@ def test_the_reference_has_all_that_the_code_has(site: Path) -> None:
     assert "8&lt;" not in shown and "Correlation Alignment" in shown, "files that a page shows are in it"
     licences = (site / "licences.html").read_text(encoding="utf-8")
     assert all(f"datasets.html#{name}" in licences for name in kinds.datasets.where())
-
-
-CHROMIUM = next((p for p in ("chromium", "chromium-browser", "google-chrome") if shutil.which(p)), None)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no browser: chromium is not here")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not here")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from reference import small
+from reference.terminal import written_to
 from test_launch import TINY
 
 from fairssl import progress
@@ -181,16 +182,7 @@ def on_a_terminal(call: list[str], **env: str) -> str:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, **env})
     os.close(theirs)
-    written = b""
-    while True:
-        try:
-            more = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not more:
-            break
-        written += more
-    os.close(ours)
+    written = written_to(ours)
     assert process.wait(300) == 0, written
     return written.decode()
 

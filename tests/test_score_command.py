@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from reference.command import fairssl
 from reference.plugin_package import write_package
+from reference.terminal import written_to
 
 from fairssl import scoring
 from fairssl.cli import run
@@ -254,17 +255,8 @@ def on_a_terminal(width, *words):
     call = [sys.executable, "-m", "fairssl", *words]
     with subprocess.Popen(call, stdin=subprocess.DEVNULL, stdout=follower, stderr=subprocess.PIPE, env=env) as process:
         os.close(follower)
-        written = b""
-        while True:
-            try:
-                more = os.read(leader, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not more:
-                break
-            written += more
+        written = written_to(leader)
         errors = process.stderr.read()
-    os.close(leader)
     assert process.returncode == 0, errors
     assert b"\x1b[" in written
     return re.sub(r"\x1b\[[0-9;]*m", "", written.decode()).replace("\r\n", "\n")

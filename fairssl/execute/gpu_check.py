@@ -95,7 +95,7 @@ def check_gpu(
             found.eager_views_per_second = _pace(steps, 2 * batch, seconds, device)
             trainer = Trainer(spec, data, 2)
             losses, steps = _losses(trainer)
-            found.path, found.compiled = trainer.path, trainer.step.augment.compiled
+            found.path, found.compiled = trainer.path, trainer.step.sets[0].augment.compiled
             found.difference = _difference(expected, losses)
             found.views_per_second = _pace(steps, 2 * batch, seconds, device)
             found.model_views_per_second = _pace(_alone(trainer), 2 * batch, seconds, device)

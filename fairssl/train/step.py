@@ -52,7 +52,6 @@ class TrainStep:
         }
         compiled = device.type == "cuda" and not eager
         self.sets = _view_sets(spec.data.image_size, self.n_views, self.config, compiled, model)
-        self.augment = self.sets[0].augment
         self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
 
         self.dual = [p for part in model.parts.values() for p in part.dual_parameters()]
@@ -177,7 +176,7 @@ class TrainStep:
             encoded = self._encoded(batches)
             features = {
                 name: at_least_float32(
-                    _joined([distributed.gather_with_grad(h, n * len(batch.index)) for n, h in encoded[name]])
+                    joined([distributed.gather_with_grad(h, n * len(batch.index)) for n, h in encoded[name]])
                 )
                 for name, batch in batches.items()
             }
@@ -218,7 +217,7 @@ class TrainStep:
         found = {name: [(n, x) for n, x in sets] for name, sets in rows.items()}
         for members in together.values():
             pixels = [rows[name][at][1] for name, at in members]
-            h = distributed.sharded_forward(self.model.encoder, _joined(pixels))
+            h = distributed.sharded_forward(self.model.encoder, joined(pixels))
             parts = h.split([len(x) for x in pixels]) if len(pixels) > 1 else [h]
             for (name, at), part in zip(members, parts, strict=True):
                 found[name][at] = (found[name][at][0], part)
@@ -314,11 +313,6 @@ class TrainStep:
 def total(terms: list[Tensor]) -> Tensor:
     """0-d tensors -> their sum."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
-
-
-def _joined(rows: list[Tensor]) -> Tensor:
-    """All below each other, without a copy of a single one."""
-    return torch.cat(rows) if len(rows) > 1 else rows[0]
 
 
 def changes_views(part: Part) -> bool:

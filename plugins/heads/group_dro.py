@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch.nn.functional as F
 from pydantic import Field
 
 from fairssl.api import Batch, Context, Head, HeadConfig, Stream, Terms
@@ -39,6 +38,5 @@ class GroupDRO(Head):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         logit, target = batch.flat_z(), batch.target_of_views()
-        loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype), reduction="none")
-        value, log = self.worst(loss, batch.group_of_views() * self.n_targets + target, self.config.rate)
+        value, log = self.worst.of_cells(logit, target, batch.group_of_views(), self.n_targets, self.config.rate)
         return Terms(primal={"group_dro": value}, log=log)

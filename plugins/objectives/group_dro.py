@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch.nn.functional as F
 from pydantic import Field
 
 from fairssl.api import Batch, Classifier, Context, PluginConfig, Stream, Terms
@@ -36,7 +35,6 @@ class GroupDRO(Classifier):
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         batch = batches["annotated"]
         logit, target = batch.flat_z(), batch.target_of_views()
-        loss = F.binary_cross_entropy_with_logits(logit, target.to(logit.dtype), reduction="none")
-        value, log = self.worst(loss, batch.group_of_views() * self.n_targets + target, self.config.rate)
+        value, log = self.worst.of_cells(logit, target, batch.group_of_views(), self.n_targets, self.config.rate)
         accuracy = ((logit.detach() > 0) == (target == 1)).float().mean()
         return Terms(primal={"group_dro": value}, log={"accuracy": accuracy, **log})

@@ -33,14 +33,20 @@ def on_terminal(
         [sys.executable, *args], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env=environment
     )
     os.close(theirs)
+    written = written_to(ours)
+    return process.wait(timeout=60), written.decode("utf-8").replace("\r\n", "\n")
+
+
+def written_to(terminal: int) -> bytes:
+    """All that is written to a pseudo-terminal until its other end is closed; this end is closed then."""
     written = b""
     while True:
         try:
-            chunk = os.read(ours, 65536)
+            chunk = os.read(terminal, 65536)
         except OSError:  # the other end is closed
             break
         if not chunk:
             break
         written += chunk
-    os.close(ours)
-    return process.wait(timeout=60), written.decode("utf-8").replace("\r\n", "\n")
+    os.close(terminal)
+    return written
