@@ -28,6 +28,8 @@ from fairssl.board.paper import paper_rows
 from fairssl.board.recompute import brought_up_to_date, disagreements, outdated
 from fairssl.board.rows import build
 from fairssl.board.verify import verify
+from fairssl.board.wanted import Wanted
+from fairssl.plan.resolve import Run
 from fairssl.spec.run import key_of
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
@@ -159,6 +161,15 @@ def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys
     assert "sofclr" not in (out / "table.md").read_text()
     assert cli.run(["board", "verify", str(out)]) == 0
     assert capsys.readouterr().out.count("was not run") == 2
+
+
+def test_what_a_grid_lacks_is_the_same_with_and_without_its_data() -> None:
+    run = small.run_of("simclr")
+    elsewhere = Run(
+        run.label, run.spec.model_copy(update={"data": run.spec.data.model_copy(update={"fingerprint": None})})
+    )
+    here, there = (Wanted("mine", [one]).missing(()) for one in (run, elsewhere))
+    assert here == there and list(here.values()) == [run.name]
 
 
 def test_the_csv_has_a_line_per_method_and_metric(built: Path) -> None:

@@ -140,7 +140,7 @@ class BoardMaker:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Runs of the grid that are not there: key, or the name where the key is not known -> name."""
+        """Runs of the grid that are not there: identity -> name."""
         return {} if self.wanted is None else self.wanted.missing(self._there)
 
     def texts(self) -> dict[str, bytes]:

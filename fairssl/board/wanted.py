@@ -27,14 +27,9 @@ class Wanted:
         return None if run is None else run.label
 
     def missing(self, there: Collection[str]) -> dict[str, str]:
-        """Key, or the name where the data are not here and the key is not known -> name, of runs whose `identity_of` is not
-        among those that are there."""
-        found = {}
-        for identity, run in self._runs.items():
-            if identity not in there:
-                known = run.spec.data.fingerprint is not None
-                found[run.spec.key if known else run.name] = run.name
-        return found
+        """Identity -> name, of runs whose `identity_of` is not among those that are there. Not their keys: these depend on the
+        content of the data, and a board is the same on a machine that has no data."""
+        return {identity: run.name for identity, run in self._runs.items() if identity not in there}
 
 
 def wanted_of_grid(grid: str) -> Wanted:
