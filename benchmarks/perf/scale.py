@@ -63,8 +63,8 @@ def write(n: int, runs: Path) -> None:
             spec=cell.spec.model_dump(mode="json"),
             key=cell.spec.key,
             state="ok",
-            metrics=values,
-            validation=Measured(metrics=values),
+            metrics=dict(values),
+            validation=Measured(metrics=dict(values)),
             cells={"0": {"a": 5000, "b": 5000}, "1": {"a": 5000, "b": 5000}},
             leakage={"accuracy": values["Acc"], "majority": 0.5, "groups": ["a", "b"]},
             intervals={
@@ -132,7 +132,7 @@ def main() -> None:
             "board": lambda: board(words.runs),
             "status": lambda: status(words.runs),
         }
-        found = stages[words.stage]() or {}
+        found: dict[str, float] = dict(stages[words.stage]() or {})
         found["seconds"] = round(time.perf_counter() - started, 2)
         used = resource.getrusage(resource.RUSAGE_SELF)
         found["cpu_seconds"] = round(used.ru_utime + used.ru_stime, 2)  # what others on the machine do not change

@@ -276,7 +276,7 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         "size": spec.data.image_size,
         "batch": spec.train.batch_size,
         "views_per_step": n_views,
-        "augmentation": "compiled" if trainer.step.augment.compiled else "eager",
+        "augmentation": "compiled" if trainer.step.sets[0].augment.compiled else "eager",
         "step": trainer.path,
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),

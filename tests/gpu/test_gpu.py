@@ -256,7 +256,7 @@ def test_a_step_launches_little_more_than_the_model_alone(
         pytest.skip("its views are not those that the model alone is given")
     for _ in islice(one.advance(), WARM_UP + 1):
         pass
-    assert one.step.augment.compiled
+    assert one.step.sets[0].augment.compiled
     product = n_nodes(graphs[0])
     perf.ceiling(spec, data)
     alone = n_nodes(graphs[1])
