@@ -18,7 +18,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from reference.documents import INCLUDED, ROOT, commands_in_text, examples, parse, run_page
+from reference.checkout import ROOT
+from reference.documents import INCLUDED, commands_in_text, examples, parse, run_page
 from reference.own_images import drawn, labels, write_table
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

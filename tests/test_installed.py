@@ -12,7 +12,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from reference.fresh import ROOT, Environment, checkout
+from reference.checkout import ROOT
+from reference.fresh import Environment, checkout
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from reference.checkout import ROOT, TESTS
 
-ROOT = Path(__file__).parent.parent
 # fmt: off
 CORE = (  # a module or package imports only those before it, and itself
     "types", "machine", "process_state", "registry", "interfaces", "distributed", "nn", "parts", "api", "kinds", "spec",
@@ -67,6 +67,13 @@ def test_a_core_package_imports_only_those_above_it(name: str) -> None:
 def test_every_core_package_has_its_place() -> None:
     found = {p.stem for p in (ROOT / "fairssl").glob("[!_]*") if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert found == {*CORE, "cli"}
+
+
+def test_the_folders_of_the_tests_are_those_of_the_code() -> None:
+    tested = {path.parent.name for path in TESTS.glob("*/test_*.py")}
+    assert tested - {"plugins", "gpu"} == {
+        name for name in {*CORE, "cli"} if (ROOT / "fairssl" / name / "__init__.py").is_file()
+    }
 
 
 def test_modules_of_a_package_import_each_other_in_no_circle() -> None:

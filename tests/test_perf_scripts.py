@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from reference.checkout import PERF
 
-PERF = Path(__file__).parent.parent / "benchmarks" / "perf"
 SMALL = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=6", "--set", "data.n_test_per_cell=10")
 
 

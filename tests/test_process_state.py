@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 from reference import small
-from test_launch import live, training, until
+from reference.checkout import TESTS
+from reference.started import live, training, until
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parent
 SETUP = f"""
 import sys
-sys.path.insert(0, {str(HERE)!r})
+sys.path.insert(0, {str(TESTS)!r})
 from reference.process_state import changed, process_state
 import fairssl
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from reference import small
+from reference.started import TINY
 from reference.terminal import written_to
-from test_launch import TINY
 
 from fairssl import progress
 from fairssl.progress import BarReporter, LineReporter

@@ -242,10 +242,10 @@ def bench(
     from fairssl.store.runs import RunStore
 
     request = Request(
-        methods=_names("--method", method),
-        datasets=_names("--dataset", dataset),
-        attributes=_names("--attr", attr),
-        targets=_names("--target", target),
+        methods=names_of("--method", method),
+        datasets=names_of("--dataset", dataset),
+        attributes=names_of("--attr", attr),
+        targets=names_of("--target", target),
         seeds=None if seeds is None else parse_seeds(seeds),
         encoder=encoder,
         preset=preset,
@@ -275,7 +275,7 @@ def bench(
         checkpoint_minutes=checkpoint_minutes,
         checkpoint_epochs=checkpoint_epochs,
         eval_every=eval_every,
-        loggers=tuple(_names("--log", log) or ()),
+        loggers=tuple(names_of("--log", log) or ()),
         retry_failed=retry_failed,
         force=force,
         eager=eager or eager_asked(),
@@ -294,7 +294,7 @@ def bench(
                 _print_plan(content, as_json)
                 return
             result = _run(plan, ours, store, log_)
-        _print_result(result, as_json, board, all_columns)
+        print_result(result, as_json, board, all_columns)
     if result.n_failed:
         raise typer.Exit(1)
 
@@ -333,7 +333,8 @@ def _run(plan: Plan, options: Options, store: RunStore, log: Reporter) -> Result
         raise typer.Exit(1) from error
 
 
-def _print_result(result: Result, as_json: bool, board: Path | None = None, all_columns: bool = False) -> None:
+def print_result(result: Result, as_json: bool, board: Path | None = None, all_columns: bool = False) -> None:
+    """The table on stdout, as JSON if asked for; `board` is a folder to build a board in. Then where each was written."""
     from fairssl.board.json import to_json_rows
     from fairssl.board.terminal import show
 
@@ -350,7 +351,7 @@ def _print_result(result: Result, as_json: bool, board: Path | None = None, all_
         print(path, file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
-def _names(flag: str, values: list[str]) -> list[str] | None:
+def names_of(flag: str, values: list[str]) -> list[str] | None:
     """`["a,b", "c"]` -> `["a", "b", "c"]`; None where the flag was not given."""
     names = [name.strip() for value in values for name in value.split(",")]
     if "" in names:

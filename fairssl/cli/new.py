@@ -28,8 +28,8 @@ def new(
 ) -> None:
     """Write a working plugin and its test.
 
-    In a fairssl checkout: plugins/KIND/NAME.py and tests/test_NAME.py. In a plugin package: the same inside it. Anywhere
-    else: a new plugin package in a folder fairssl-NAME, to be installed with pip install -e.
+    In a fairssl checkout: plugins/KIND/NAME.py and tests/plugins/test_NAME.py. In a plugin package: KIND/NAME.py and
+    tests/test_NAME.py. Anywhere else: a new plugin package in a folder fairssl-NAME, to be installed with pip install -e.
 
     Examples:
 
@@ -87,7 +87,10 @@ def _files(one: str, name: str, into: Path) -> dict[Path, str]:
 
     plugin, test = plugin_and_test(one, name)
     if registry.is_checkout(into):
-        return {into / "plugins" / f"{one}s" / f"{name}.py": plugin, into / "tests" / f"test_{name}.py": test}
+        return {
+            into / "plugins" / f"{one}s" / f"{name}.py": plugin,
+            into / "tests" / "plugins" / f"test_{name}.py": test,
+        }
     package = _package_of(into)
     if package is not None:
         root, found = into, {}

@@ -58,7 +58,7 @@ def tune(
 
         fairssl tune --method simclr,sofclr --dataset synthfaces --trials 6
     """
-    from fairssl.cli.bench import _names, _print_result
+    from fairssl.cli.bench import names_of, print_result
     from fairssl.execute.options import Options
     from fairssl.execute.signals import GracefulStop
     from fairssl.plan.request import Request, parse_seeds
@@ -66,10 +66,10 @@ def tune(
     from fairssl.store.runs import RunStore
 
     request = Request(
-        methods=_names("--method", method),
-        datasets=_names("--dataset", dataset),
-        attributes=_names("--attr", attr),
-        targets=_names("--target", target),
+        methods=names_of("--method", method),
+        datasets=names_of("--dataset", dataset),
+        attributes=names_of("--attr", attr),
+        targets=names_of("--target", target),
         seeds=None if seeds is None else parse_seeds(seeds),
         encoder=encoder,
         preset=preset,
@@ -102,7 +102,7 @@ def tune(
     if as_json:
         typer.echo(json.dumps(_content(found), indent=2, ensure_ascii=False))
     else:
-        _print_result(found.result, False)
+        print_result(found.result, False)
 
 
 def _content(found: Tuned) -> dict[str, Any]:

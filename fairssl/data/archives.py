@@ -183,7 +183,7 @@ class Tar:
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
-            self._file = _unpacked(self.path, self._packing) if self._packing else self.path.open("rb")
+            self._file = unpacked(self.path, self._packing) if self._packing else self.path.open("rb")
         return self._file
 
     def read(self, name: str) -> bytes:
@@ -208,7 +208,7 @@ def _plain(name: str) -> str:
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 
-def _unpacked(path: Path, packing: str) -> IO[bytes]:
+def unpacked(path: Path, packing: str) -> IO[bytes]:
     """The tar inside a compressed one, in a file that is gone when it is closed."""
     folder = writable_folder(cache_folder() / "packs")
     try:

@@ -97,12 +97,12 @@ def _load(source: Dataset, card: Card, data: DataSpec, root: Path | None, progre
     splits = source.load(root, data.target, first, data.image_size, data.split_seed, progress)
     for name in others:
         n_groups = len(card.attributes[name])
-        train, val, test = (_crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)
+        train, val, test = (crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)
         splits = replace(splits, train=train, val=val, test=test)
     return replace(splits, groups=groups_of(card, data.attribute)) if others else splits
 
 
-def _crossed(split: Split, name: str, n_groups: int, data: DataSpec) -> Split:
+def crossed(split: Split, name: str, n_groups: int, data: DataSpec) -> Split:
     """The split with every group crossed with that of another attribute; unknown (-1) where either is."""
     if name not in split.attributes:
         raise UserError(

@@ -18,7 +18,7 @@ class Prefetch:
         self.images, self.device, self.ahead = images, device, ahead
         self._on_gpu = device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if self._on_gpu else None
-        self._slots: dict[tuple[str, int, int], Tensor] = {}  # (stream, batch, place in the ring) -> host memory
+        self.slots: dict[tuple[str, int, int], Tensor] = {}  # (stream, batch, place in the ring) -> host memory
         self._free: dict[int, torch.cuda.Event] = {}  # place in the ring -> when its last copy was done
 
     def __call__(self, steps: Sequence[Mapping[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
@@ -45,7 +45,7 @@ class Prefetch:
     def _fetch(self, rows: Mapping[str, Tensor], place: int) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
         if place in self._free:
             self._free[place].synchronize()
-        gathered = {name: self._gathered(name, index, place) for name, index in rows.items()}
+        gathered = {name: self.gathered(name, index, place) for name, index in rows.items()}
         if self._copies is None:
             return gathered, None
         with torch.cuda.stream(self._copies):
@@ -55,9 +55,10 @@ class Prefetch:
         self._free[place] = copied
         return moved, copied
 
-    def _gathered(self, name: str, rows: Tensor, place: int) -> Tensor:
+    def gathered(self, name: str, rows: Tensor, place: int) -> Tensor:
+        """The images at `rows` (B,), in the stream's host memory at `place` of the ring."""
         key = (name, len(rows), place)
-        if key not in self._slots:
+        if key not in self.slots:
             shape = (len(rows), *self.images.shape[1:])
-            self._slots[key] = torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
-        return torch.index_select(self.images, 0, rows, out=self._slots[key])
+            self.slots[key] = torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
+        return torch.index_select(self.images, 0, rows, out=self.slots[key])

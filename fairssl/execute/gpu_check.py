@@ -96,18 +96,18 @@ def check_gpu(
             trainer = Trainer(spec, data, 2)
             losses, steps = _losses(trainer)
             found.path, found.compiled = trainer.path, trainer.step.sets[0].augment.compiled
-            found.difference = _difference(expected, losses)
+            found.difference = difference(expected, losses)
             found.views_per_second = _pace(steps, 2 * batch, seconds, device)
             found.model_views_per_second = _pace(_alone(trainer), 2 * batch, seconds, device)
         except NotCaptured as error:
             faults.append(f"a step cannot be captured, so that runs go on eagerly, which is slower: {error}")
         except (RuntimeError, MemoryError) as error:  # torch has no narrower type for what a device or a driver answers
             faults.append(f"a step fails: {first_line(error)}")
-    found.faults = (*faults, *_doubts(found, device))
+    found.faults = (*faults, *doubts(found, device))
     return found
 
 
-def _doubts(found: GPUCheck, device: torch.device) -> Iterator[str]:
+def doubts(found: GPUCheck, device: torch.device) -> Iterator[str]:
     """What the figures say is not as it should be."""
     if found.difference is not None and not found.difference <= TOLERANCE:
         by = f"they differ by {found.difference:.1e} of the largest"
@@ -155,7 +155,7 @@ def _losses(trainer: Trainer) -> tuple[list[float], Callable[[], object]]:
     return [after - before for before, after in pairwise(sums)], partial(next, steps)
 
 
-def _difference(a: list[float], b: list[float]) -> float:
+def difference(a: list[float], b: list[float]) -> float:
     """Infinite where a loss is not finite, or all are 0, as they are where nothing is computed."""
     largest = max(map(abs, a))
     if largest == 0 or not all(map(math.isfinite, (*a, *b))):

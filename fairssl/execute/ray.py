@@ -63,7 +63,7 @@ def run_ray(
         _connect(ray, workers, log)
         stack.callback(ray.shutdown)
         seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-"))
-        task = ray.remote(_ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
+        task = ray.remote(ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
         here = store.root.absolute(), Path(seen.name).absolute()
 
         def submit(job: Job, alone: bool = False) -> Any:
@@ -71,7 +71,7 @@ def run_ray(
             return task.remote(job, *here, alone, pretrained, settings)
 
         stack.enter_context(stop.listening())  # Ray has put a handler of its own in the place of ours
-        _RayLoop(ray, submit, jobs, store, settings, log).work()
+        RayLoop(ray, submit, jobs, store, settings, log).work()
 
 
 def _connect(ray: Any, workers: int, log: Reporter) -> None:
@@ -119,7 +119,7 @@ def _socket_advice(reason: str) -> str:
     return "; its sockets lie below RAY_TMPDIR, else TMPDIR: set RAY_TMPDIR to a short path, as RAY_TMPDIR=/tmp"
 
 
-class _RayLoop:
+class RayLoop:
     """Waits for Ray tasks and takes what they made, one job each."""
 
     def __init__(
@@ -229,7 +229,7 @@ class _RayLoop:
             claim.__exit__(None, None, None)
 
 
-def _ray_job(
+def ray_job(
     job: Job, root: Path, seen: Path, alone: bool, pretrained: dict[str, bytes], settings: Settings
 ) -> str | dict[str, Any]:
     """What a Ray task does. `alone`: the caller holds the claim, and gets the files of the runs back.

@@ -161,7 +161,7 @@ class Worker:
     def _run(self, jobs: Sequence[Job]) -> None:
         failed = False
         packs = [list(jobs)]
-        with preserved(self.device, usable=lambda: not self._device_lost()):
+        with preserved(self.device, usable=lambda: not self.device_lost()):
             while packs:
                 trainings = self._train(packs.pop(0))
                 self._leave_lost_device([one for one in trainings if one.error is not None])
@@ -206,7 +206,7 @@ class Worker:
         """Give the training its trainer: at the first step, or with the weights that the store has."""
         spec = training.spec
         data = self._data(spec, spec.pretrain_data)
-        images = self._images(data.splits, spec.pretrain_data.dataset)
+        images = self.images(data.splits, spec.pretrain_data.dataset)
         eager = self.settings.eager or step_key(spec) in self.settings.eager_steps
         training.trainer = trainer = build_trainer(spec, data, self.device, images, eager)
         saved = distributed.broadcast(self.store.read_pretrain(training.job.key) if self.leads else None)
@@ -224,7 +224,7 @@ class Worker:
     def _data(self, spec: RunSpec, data: DataSpec) -> RunData:
         return run_data(self.splits.get(data), data.attribute, spec.annotated, spec.seed)
 
-    def _images(self, splits: Splits, dataset: str) -> Tensor:
+    def images(self, splits: Splits, dataset: str) -> Tensor:
         """The training images where the loop reads them; trainings on the same splits share them."""
         if self._placed is None or self._placed[0] is not splits:
             self._placed = None  # free the last ones first
@@ -340,7 +340,7 @@ class Worker:
                 self._raise_if_peer_lost(training, error)
                 self._all_ended([run], "failed", traceback.format_exc())
                 failed = True
-                if self._device_lost():
+                if self.device_lost():
                     what = f"{run.name} failed, and {self.device} with it"
                     raise WorkerBroken(what, recorded=True) from error
                 continue
@@ -382,7 +382,7 @@ class Worker:
             what = f"{training.name}: one of {distributed.size()} processes is gone"
             raise WorkerBroken(what, recorded=False) from error
 
-    def _device_lost(self) -> bool:
+    def device_lost(self) -> bool:
         """Whether the GPU answers with an error from now on, as after an illegal access: all that this process could do on
         it would fail."""
         if self.device.type != "cuda":
@@ -406,7 +406,7 @@ class Worker:
                     step_key(one.spec),
                 )
         blamed = [one for one in bad if not isinstance(one.error, Diverged)][:1]
-        if not blamed or not self._device_lost():
+        if not blamed or not self.device_lost():
             return
         one = blamed[0]
         self._ended_badly(one)

@@ -155,7 +155,7 @@ def noise_floor(
     how = {"pairs": pairs, "undefined": undefined}
     found: dict[str, Floor] = {}
     for null, chosen in _by_null(gaps, checked, within).items():
-        draws = _permuted(checked, null, n_replicates, seed)
+        draws = permuted(checked, null, n_replicates, seed)
         table = _replicate(draws, chosen, n_replicates, how, progress, f"permutations within {null}")
         found |= {symbol: _floor(values, null) for symbol, values in table.items()}
     return {m.symbol: found[m.symbol] for m in gaps}
@@ -199,7 +199,7 @@ def _resampled(outcome: Outcome, n_replicates: int, seed: int) -> Iterator[Outco
         yield drawn
 
 
-def _permuted(outcome: Outcome, within: Null, n_replicates: int, seed: int) -> Iterator[Outcome]:
+def permuted(outcome: Outcome, within: Null, n_replicates: int, seed: int) -> Iterator[Outcome]:
     """The same predictions with the groups permuted, their tallies made."""
     rng = np.random.default_rng(seed)
     ranks, _ = rank_scores(outcome)
@@ -230,7 +230,7 @@ def _mean_by_chance(metrics: Sequence[Metric], outcome: Outcome, seed: int, how:
     """Mean of each metric over 50 permutations of the groups; none where it is always undefined."""
     found = {}
     for null, chosen in _by_null(metrics, outcome, "metric").items():
-        table = _replicate(_permuted(outcome, null, 50, seed), chosen, 50, how, silent, "")
+        table = _replicate(permuted(outcome, null, 50, seed), chosen, 50, how, silent, "")
         for symbol, values in table.items():
             numbers = _numbers(values)
             if len(numbers):

@@ -173,7 +173,7 @@ class TrainStep:
         objective = self.model.objective
         n_views = {name: self._n_views(name, batch) for name, batch in batches.items()}
         with in_network_precision(self.data.device):
-            encoded = self._encoded(batches)
+            encoded = self.encoded(batches)
             features = {
                 name: at_least_float32(
                     joined([distributed.gather_with_grad(h, n * len(batch.index)) for n, h in encoded[name]])
@@ -203,7 +203,7 @@ class TrainStep:
             return len(batch.views)
         return sum(one.n for one in self._sets_of(stream))
 
-    def _encoded(self, batches: Mapping[str, Batch]) -> dict[str, list[tuple[int, Tensor]]]:
+    def encoded(self, batches: Mapping[str, Batch]) -> dict[str, list[tuple[int, Tensor]]]:
         """stream -> its views in order, in sets of so many that this process has rows of together: (how many, their
         features (rows, D))."""
         rows = {name: self._rows(name, batch) for name, batch in batches.items()}

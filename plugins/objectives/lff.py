@@ -57,7 +57,7 @@ class LearningFromFailure(Classifier):
         loss, loss_of_biased = (
             F.binary_cross_entropy_with_logits(x, target.to(x.dtype), reduction="none") for x in (logit, biased)
         )
-        weight = self._weights(batch, loss_of_biased.detach(), loss.detach()).repeat(len(batch.f))
+        weight = self.weights(batch, loss_of_biased.detach(), loss.detach()).repeat(len(batch.f))
         generalised = -torch.expm1(-self.config.q * loss_of_biased) / self.config.q
         accuracy, accuracy_of_biased = (((x.detach() > 0) == (target == 1)).float().mean() for x in (logit, biased))
         return Terms(
@@ -66,7 +66,7 @@ class LearningFromFailure(Classifier):
         )
 
     @torch.no_grad()
-    def _weights(self, batch: Batch, loss_of_biased: Tensor, loss: Tensor) -> Tensor:
+    def weights(self, batch: Batch, loss_of_biased: Tensor, loss: Tensor) -> Tensor:
         """Take the views' losses (V B,) into the running ones; W of each image, (B,)."""
         at, target, n_views = batch.index, batch.target_of_images(), len(batch.f)
         new = torch.stack([loss_of_biased, loss]).view(2, n_views, len(at)).mean(1).to(self.running.dtype)

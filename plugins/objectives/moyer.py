@@ -72,13 +72,13 @@ class InvariantAutoencoder(Objective):
             primal={
                 "reconstruction": (1 + invariance) * squared / (2 * self.config.sigma**2),
                 "divergence": self.config.beta * divergence_from_prior(mu, s) / n_pixels,
-                "information": invariance * _divergence_of_pairs(mu, s) / n_pixels,
+                "information": invariance * divergence_of_pairs(mu, s) / n_pixels,
             },
             log={"n_bounded": n_bounded},
         )
 
 
-def _divergence_of_pairs(mu: Tensor, s: Tensor) -> Tensor:
+def divergence_of_pairs(mu: Tensor, s: Tensor) -> Tensor:
     """Mean over all pairs of rows, each with itself too, of KL(N(mu_i, e^s_i) || N(mu_j, e^s_j)) in nats; 0-d."""
     gap = (
         mu[:, None] - mu[None, :]

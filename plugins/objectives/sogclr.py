@@ -74,12 +74,12 @@ class SogCLR(Objective):
         z, z_ = (normalize(view) for view in batch.z)
         g, g_ = _mean_over_negatives(z, z_, tau)
         similarity = (z * z_).sum(1)
-        u = self._update(batch.index, (g + g_).detach() / 2)
+        u = self.update(batch.index, (g + g_).detach() / 2)
         surrogate = -similarity + tau * (g + g_) / (2 * (eps0 + u))
         value = -similarity.detach() + tau * torch.log(eps0 + u)
         return Terms(primal={"gcl_surrogate": surrogate.mean()}, log={"gcl": value.mean(), "u": u.mean()})
 
-    def _update(self, index: Tensor, estimate: Tensor) -> Tensor:
+    def update(self, index: Tensor, estimate: Tensor) -> Tensor:
         """Move `u` at `index` (B,) towards `estimate` (B,); returns what divides the gradient, (B,)."""
         old, seen = self.u[index], self.seen[index]
         new = torch.where(seen, (1 - self.gamma) * old + self.gamma * estimate, estimate)

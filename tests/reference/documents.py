@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from reference.checkout import ROOT, TESTS
 from reference.fresh import OFFLINE
 
-ROOT = Path(__file__).parents[2]
 LANGUAGES = ("bash", "python", "text", "toml", "csv")
 MARK = re.compile(r"<!-- example: (\w+), (.+) -->")
 INCLUDED = "--8<--"
@@ -96,7 +96,7 @@ def run_page(found: Iterable[Example], folder: Path) -> subprocess.CompletedProc
     shims.mkdir()
     for name in ("fairssl", "pip", "python3", "torchrun", "pytest"):
         path = shims / name
-        path.write_text(f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\n{SHIM}")
+        path.write_text(f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(TESTS)!r})\n{SHIM}")
         path.chmod(0o755)
     home = folder.with_name(folder.name + "-home")
     home.mkdir()
@@ -109,7 +109,7 @@ def run_page(found: Iterable[Example], folder: Path) -> subprocess.CompletedProc
         "OMP_NUM_THREADS": "1",
         "MPLBACKEND": "agg",
     }
-    script = f"import sys\nsys.path.insert(0, {str(ROOT / 'tests')!r})\nfrom reference.documents import act\nact()\n"
+    script = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nfrom reference.documents import act\nact()\n"
     return subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps([asdict(one) for one in found]),
@@ -124,7 +124,7 @@ def run_page(found: Iterable[Example], folder: Path) -> subprocess.CompletedProc
 
 def act() -> None:
     """What the process of a page does: the examples on standard input, one after the other."""
-    sys.path.remove(str(ROOT / "tests"))
+    sys.path.remove(str(TESTS))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for one in (Example(**row) for row in json.load(sys.stdin)):
         print(f"--- line {one.line}", flush=True)
@@ -150,7 +150,7 @@ SHIM = "from reference.documents import stand_in\nstand_in()\n"
 def stand_in() -> None:
     """What stands in a page's PATH for a command: `fairssl` itself with small settings, and for what needs a network or a
     cluster a check of what is said to it."""
-    sys.path.remove(str(ROOT / "tests"))
+    sys.path.remove(str(TESTS))
     name, words = Path(sys.argv[0]).name, sys.argv[1:]
     if name == "torchrun":
         assert os.environ["EXAMPLE"] == "plan" and "-m" in words, words

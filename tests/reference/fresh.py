@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from reference.checkout import ROOT
+
 OFFLINE = ("--no-index", "--no-build-isolation", "--no-deps", "--quiet")
 LEFT = shutil.ignore_patterns(".*", "runs", "*.egg-info", "build", "dist", "site", "__pycache__", "benchmarks/perf")
 

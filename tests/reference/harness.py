@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from reference import checkout
 from torch import Tensor, nn
 
 from fairssl import kinds
 from fairssl.nn import at_least_float32, in_network_precision
 from fairssl.types import Batch, Context, Terms
 
-CASES: dict[str, Any] = json.loads((Path(__file__).parent / "cases" / "ssl_cases.json").read_text())
+CASES: dict[str, Any] = json.loads((checkout.CASES / "ssl_cases.json").read_text())
 N_TRAIN, SHAPE, D = 20, (3, 8, 8), 16
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch import TINY
+from reference.started import TINY
 
 from fairssl.execute.options import Options
 from fairssl.execute.submission import check_submit, parse_submit

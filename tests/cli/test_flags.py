@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import timm
+from reference.checkout import ROOT
 from safetensors.torch import save_file
 
 from fairssl import kinds
@@ -254,7 +255,7 @@ def test_a_changed_plugin_of_the_same_version_is_told_and_force_makes_its_result
     """Fault A10."""
     from reference.plugin_package import write_package
 
-    source = (Path(__file__).parent.parent / "plugins" / "objectives" / "simclr.py").read_text()
+    source = (ROOT / "plugins" / "objectives" / "simclr.py").read_text()
     site = tmp_path / "site"
     write_package(site, "strange", {"objectives/mine.py": source.replace("class SimCLR", "class Mine")})
     words = ["bench", "--method", "mine", *TINY, "--json"]

@@ -13,7 +13,7 @@ from reference.command import SMALL, fairssl
 from reference.plugin_package import known, write_package
 
 from fairssl.cli.new import plugin_and_test
-from fairssl.data.splits import _crossed, check_splits, load_splits, small_cell, smallest_cell
+from fairssl.data.splits import check_splits, crossed, load_splits, small_cell, smallest_cell
 from fairssl.interfaces import MIN_CELL, DatasetConfig, PluginConfig
 from fairssl.spec.run import DataSpec
 from fairssl.types import Split, Splits, UserError
@@ -177,17 +177,17 @@ def test_a_combination_has_the_groups_of_both_crossed() -> None:
     assert both.groups == ("not male & not young", "not male & young", "male & not young", "male & young")
     assert not both.ordered
     for part in ("train", "val", "test"):
-        plain, crossed = getattr(one, part), getattr(both, part)
-        assert plain.ids == crossed.ids
-        np.testing.assert_array_equal(crossed.group // 2, plain.group)
-        np.testing.assert_array_equal(crossed.group % 2, plain.attributes["young"])
+        plain, joint = getattr(one, part), getattr(both, part)
+        assert plain.ids == joint.ids
+        np.testing.assert_array_equal(joint.group // 2, plain.group)
+        np.testing.assert_array_equal(joint.group % 2, plain.attributes["young"])
     assert any(note.startswith("smallest test cell: ") for note in both.notes)
 
 
 def test_who_has_one_of_two_groups_unknown_is_in_no_combination() -> None:
     codes = np.array([0, 1, -1, 1])
-    crossed = _crossed(replace(split("a", [0] * 4, [1, -1, 0, 1]), attributes={"young": codes}), "young", 2, spec())
-    assert crossed.group.tolist() == [2, -1, -1, 3]
+    found = crossed(replace(split("a", [0] * 4, [1, -1, 0, 1]), attributes={"young": codes}), "young", 2, spec())
+    assert found.group.tolist() == [2, -1, -1, 3]
 
 
 @pytest.mark.parametrize(

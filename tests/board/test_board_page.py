@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_board import SYMBOLS, record, seeds, spec
+from reference.records import SYMBOLS, record, seeds, spec
 
 from fairssl.board.csv import to_csv
 from fairssl.board.html import to_html

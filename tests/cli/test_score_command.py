@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference.checkout import CASES
 from reference.command import fairssl
 from reference.plugin_package import write_package
 from reference.terminal import written_to
@@ -19,7 +20,7 @@ from reference.terminal import written_to
 from fairssl import scoring
 from fairssl.cli import run
 
-CASES = json.loads((Path(__file__).parent / "reference/cases/metric_cases.json").read_text())
+CASES = json.loads((CASES / "metric_cases.json").read_text())
 HEADLINE = {"Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL"}
 ALL = HEADLINE | {"TPRGap", "FPRGap", "WorstGroupAcc", "AUC", "BalAcc", "ECEGap"}
 

@@ -118,7 +118,7 @@ def test_a_tar_is_its_folder_and_is_unpacked_once(tmp_path, cache, monkeypatch, 
         assert files.names.tolist() == [f"{i:03d}.png" for i in range(5)]
         assert files.read("003.png") == (root / "deep" / "003.png").read_bytes()
         assert files.shorter_side() == 10
-    monkeypatch.setattr("fairssl.data.archives._unpacked", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr("fairssl.data.archives.unpacked", lambda *_: pytest.fail("unpacked"))
     with ImageFiles(archive) as files:
         assert files.fingerprint() == ImageFiles(root).fingerprint() and files.shorter_side() == 10
         if ending == "tar":

@@ -3,16 +3,16 @@
 import json
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from reference import metrics as slow
+from reference.checkout import CASES
 
 from fairssl import kinds, scoring
 from fairssl.types import Outcome, Undefined, UserError
 
-GIVEN = json.loads((Path(__file__).parent / "reference/cases/metric_cases.json").read_text())
+GIVEN = json.loads((CASES / "metric_cases.json").read_text())
 HEADLINE = ["Acc", "ED", "EO", "DP", "IntraAUC", "InterAUC", "GAUC", "WD", "KL"]
 SYMBOLS = [*HEADLINE, "TPRGap", "FPRGap", "WorstGroupAcc", "AUC", "BalAcc", "ECEGap"]
 HIGHER = {"Acc", "WorstGroupAcc", "AUC", "BalAcc"}

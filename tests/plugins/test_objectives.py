@@ -50,12 +50,12 @@ def sogclr(n_train: int = INPUT["n"], u: Any = None, **params: Any) -> Any:
 def visit(part: Any, views: list[Tensor], index: Any = INPUT["index"]) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, logged value and what each image was divided by."""
     divided = []
-    update = part._update
-    part._update = lambda *given: divided.append(update(*given)) or divided[-1]
+    update = part.update
+    part.update = lambda *given: divided.append(update(*given)) or divided[-1]
     try:
         out = part({"all": given(views, index)})
     finally:
-        del part._update
+        del part.update
     return out.primal["gcl_surrogate"], out.log["gcl"], divided[0]
 
 

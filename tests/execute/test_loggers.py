@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_launch import TINY, bits
+from reference.started import TINY, bits
 
 from fairssl.execute import loggers
 from fairssl.execute.loggers import Loggers

@@ -74,7 +74,7 @@ def test_in_a_checkout_it_writes_the_plugin_and_its_test(tmp_path, capsys, monke
         (tmp_path / "plugins" / kind).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     code, out, _ = call(capsys, "new", "objectives", "my_own")
-    assert code == 0 and files(tmp_path) == {"plugins/objectives/my_own.py", "tests/test_my_own.py"}
+    assert code == 0 and files(tmp_path) == {"plugins/objectives/my_own.py", "tests/plugins/test_my_own.py"}
     assert "fairssl check objective my_own" in out
 
 
@@ -101,11 +101,11 @@ def test_a_name_that_is_taken_or_none_is_refused(tmp_path, capsys, kind, name, r
     assert code == 2 and reason in err and not out and files(tmp_path) == set()
 
 
-@pytest.mark.parametrize("existing", ["plugins/heads/my_own.py", "tests/test_my_own.py"])
+@pytest.mark.parametrize("existing", ["plugins/heads/my_own.py", "tests/plugins/test_my_own.py"])
 def test_nothing_is_overwritten_and_nothing_half_written(tmp_path, capsys, existing):
     for kind in KINDS:
         (tmp_path / "plugins" / kind).mkdir(parents=True)
-    (tmp_path / existing).parent.mkdir(exist_ok=True)
+    (tmp_path / existing).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / existing).write_text("mine")
     code, _, err = call(capsys, "new", "head", "my_own", "--into", str(tmp_path))
     assert code == 2 and "exists already" in err

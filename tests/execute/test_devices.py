@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from reference.plugin_package import BUGGY, OBJECTIVE, PREPARED, write_package
+from reference.started import LONG, TINY, alive, bits, finish, start, training, until
 from safetensors.torch import load_file
-from test_launch import LONG, TINY, alive, bits, finish, start, training, until
 
 pytestmark = pytest.mark.slow
 TORCHRUN = [

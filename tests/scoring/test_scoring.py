@@ -5,11 +5,11 @@ import pickle
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+from reference.checkout import CASES
 
 from fairssl import scoring
 from fairssl.interfaces import metric
@@ -17,7 +17,7 @@ from fairssl.scoring.groups import PartialMean
 from fairssl.scoring.resampling import Interval
 from fairssl.types import Outcome, Undefined, UserError
 
-FLOORS = json.loads((Path(__file__).parent / "reference/cases/noise_floor.json").read_text())
+FLOORS = json.loads((CASES / "noise_floor.json").read_text())
 
 
 def scored(cells, seed=0, gap=0.0):
@@ -406,10 +406,10 @@ def test_which_test_sets_are_balanced(cells, balanced):  # A5
 def test_permuting_within_the_target_keeps_every_cell_and_over_all_rows_does_not():
     o = scored(square(50))
     cells = scoring.cell_counts(o)
-    from fairssl.scoring.resampling import _permuted
+    from fairssl.scoring.resampling import permuted
 
-    assert all(scoring.cell_counts(drawn) == cells for drawn in _permuted(o, "target", 5, 0))
-    assert any(scoring.cell_counts(drawn) != cells for drawn in _permuted(o, "data", 5, 0))
+    assert all(scoring.cell_counts(drawn) == cells for drawn in permuted(o, "target", 5, 0))
+    assert any(scoring.cell_counts(drawn) != cells for drawn in permuted(o, "data", 5, 0))
 
 
 def test_a_value_inside_the_floor():

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from reference import small
 from reference.plugin_package import BUGGY, PREPARED, known, write_package
+from reference.started import TINY, alive, bits, finish, start, training, until
+from reference.utkface_files import people, write_faces
 
 from fairssl import kinds
 from fairssl.cli import run
@@ -29,70 +31,6 @@ from fairssl.plan.resolve import Plan
 from fairssl.store.runs import RunStore
 from fairssl.train.interleave import interleave
 from fairssl.train.trainer import Trainer
-
-SETS = [word for text in small.SETS for word in ("--set", text)]
-TINY = ["--seeds", "1", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3", *SETS]
-LONG = ("--method", "simclr", "--epochs", "4000")
-
-
-def start(out: Path, *words: str, session: bool = False, **env: str) -> subprocess.Popen[str]:
-    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--out", str(out), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(call, **pipes, text=True, env=environment, start_new_session=session)
-
-
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code, err
-    assert "Traceback" not in err, err
-    return out, err
-
-
-def bits(out: Path) -> dict[str, object]:
-    """Everything that a grid leaves, timings and the number of threads apart."""
-    found: dict[str, object] = {}
-    for path in sorted(p for p in out.rglob("*") if p.is_file() and p.parts[len(out.parts)] in ("pretrain", "results")):
-        name = str(path.relative_to(out))
-        if path.name == "record.json":
-            record = json.loads(path.read_text())
-            del record["timings"], record["env"]
-            found[name] = record
-        else:
-            found[name] = path.read_bytes()
-    return found
-
-
-def until(condition: Callable[[], object], seconds: float = 90) -> object:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came to that")
-
-
-def live(out: Path) -> list[dict]:
-    found = []
-    for path in (out / "work").glob("*/live.json"):
-        try:
-            found.append(json.loads(path.read_text()))
-        except (OSError, ValueError):  # just ended
-            continue
-    return found
-
-
-def training(out: Path) -> list[int]:
-    """Processes that are some steps into a training."""
-    return [one["pid"] for one in live(out) if one["what"] == "train" and one["done"] > 3]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -168,10 +106,8 @@ def test_workers_log_and_checkpoints_rerun_nothing_and_a_changed_parameter_rerun
 
 
 def test_moved_images_rerun_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from test_utkface import people, write
-
     names = people({(a, g, e): 6 for a in (20, 30) for g in (0, 1) for e in (0, 1)})
-    write(tmp_path / "here", names)
+    write_faces(tmp_path / "here", names)
     size = ["--seeds", "1", "--epochs", "1", "--image-size", "8", "--batch-size", "8", "--encoder", "small_cnn"]
     words = ["bench", "--dataset", "utkface", "--method", "simclr", *size, "--annotated", "0.5"]
     words += ["--out", str(tmp_path / "runs"), "--dry-run", "--json"]
@@ -676,7 +612,7 @@ def test_a_worker_that_loses_its_device_records_one_failure_and_leaves_the_rest(
     jobs = jobs_of_plan(small.plan("simclr", seeds=3))
     error = torch.OutOfMemoryError("no more") if first else RuntimeError("illegal access")
     ends_with(error, first, monkeypatch)
-    monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
+    monkeypatch.setattr(Worker, "device_lost", lambda self: True)
     with pytest.raises(WorkerBroken, match="failed, and cpu with it") as found:
         worked(tmp_path, 0, jobs, log := Notes())
     assert found.value.recorded
@@ -690,7 +626,7 @@ def test_a_device_that_is_lost_over_an_evaluation_leaves_the_other_cells(
 ) -> None:
     jobs = jobs_of_plan(small.plan("simclr", seeds=2))
     monkeypatch.setattr("fairssl.execute.worker.evaluate", lambda *_: 1 / 0)
-    monkeypatch.setattr(Worker, "_device_lost", lambda self: True)
+    monkeypatch.setattr(Worker, "device_lost", lambda self: True)
     with pytest.raises(WorkerBroken, match="failed, and cpu with it"):
         worked(tmp_path, 0, jobs, SilentReporter())
     (record,) = RunStore(tmp_path).records()
@@ -712,7 +648,7 @@ def test_a_stage_before_training_is_run_also_where_no_step_is_taken(tmp_path: Pa
 
 @pytest.mark.slow
 def test_after_a_lost_device_another_process_does_the_rest(tmp_path: Path) -> None:
-    text = BUGGY + "\n\nfrom fairssl.execute.worker import Worker\n\nWorker._device_lost = lambda self: True\n"
+    text = BUGGY + "\n\nfrom fairssl.execute.worker import Worker\n\nWorker.device_lost = lambda self: True\n"
     write_package(tmp_path / "site", "strange", {"objectives/agree.py": text})
     words = ("--method", "agree,simclr", "--seeds", "2")
     env = {"PYTHONPATH": str(tmp_path / "site")}

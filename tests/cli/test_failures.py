@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from reference.plugin_package import BUGGY, write_package
-from test_launch import TINY, finish, start
+from reference.started import TINY, finish, start
 
 from fairssl.benchmark import MOST_FAILURES, Failure, report_failures
 from fairssl.cli import run

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from test_launch import TINY
+from reference.started import TINY
 
 from fairssl.cli import application
 from fairssl.cli._paths import parse_path

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from reference import scored, small
+from reference.records import record, spec
 
 from fairssl import cli, scoring
 from fairssl.api import metric
@@ -574,8 +575,6 @@ def test_the_papers_tables_are_whole() -> None:
 def test_our_numbers_beside_the_papers() -> None:
     """UTKFace, ethnicity: one cell that agrees, one better, one worse, one that the paper has twice, one undefined."""
     theirs = next(r for r in paper_rows() if (r.table, r.attribute, r.method) == ("utkface", "ethnicity", "simclr+ccl"))
-    from test_board import record, spec
-
     shift = {"Acc": 0.2, "ED": -9.0, "EO": 9.0}
     values: dict[str, float | None] = {
         s: (c.mean + shift.get(s, 0.0)) / (100 if s in ("Acc", "ED", "EO", "DP") else 1)

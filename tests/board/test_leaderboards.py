@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from reference import scored
+from reference.checkout import ROOT
 
 from fairssl import cli
 from fairssl.board.index import boards_in, grid_of_board, index_of, with_boards
 from fairssl.board.verify import verify
 from fairssl.spec.run import key_of
 
-ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "leaderboards"
 BOARDS = boards_in(FOLDER)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from reference.utkface_files import image, people, write_faces
 
 from fairssl import kinds
 from fairssl.data.files import short_id
@@ -27,27 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build(**params):
     return kinds.datasets.build("utkface", params)
-
-
-def image(path: Path, seed: int, side: int = 10) -> None:
-    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, format="PNG")
-
-
-def people(sizes: dict[tuple[int, int, int], int]) -> list[str]:
-    """File names: so many of each (age, gender as in the name, race)."""
-    return [
-        f"{age}_{gender}_{race}_2017{age:03d}{gender}{race}{i:08d}.jpg.chip.jpg"
-        for (age, gender, race), n in sizes.items()
-        for i in range(n)
-    ]
-
-
-def write(root: Path, names: Iterable[str]) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    for seed, name in enumerate(names):
-        image(root / name, seed)
-    return root
 
 
 def cells(splits: Splits, part: str) -> list[list[int]]:
@@ -71,7 +49,7 @@ EVEN = {(30, g, r): 40 for g in (0, 1) for r in (0, 2)}
 
 
 def test_malformed_names_are_skipped_listed_and_counted(tmp_path):
-    root = write(tmp_path / "utk", [*people(EVEN), *MALFORMED])
+    root = write_faces(tmp_path / "utk", [*people(EVEN), *MALFORMED])
     facts = build().inspect(root)
     splits = build().load(root, "gender", "ethnicity", 10)
     assert facts.n_images == 160
@@ -83,7 +61,7 @@ def test_malformed_names_are_skipped_listed_and_counted(tmp_path):
 
 def test_odd_tails_are_valid_names(tmp_path):
     odd = ["24_0_1_20170116220224657 .jpg.chip.jpg", "55_0_0_20170116232725357jpg.chip.jpg", "9_1_4_1.jpg"]
-    labels = build().labels(write(tmp_path / "utk", odd))
+    labels = build().labels(write_faces(tmp_path / "utk", odd))
     assert labels["gender"].tolist() == [1, 1, 0]  # in the names, 0 is male; for us, y = 1 is
     assert labels["ethnicity"].tolist() == [1, 0, 1]
     assert labels["ethnicity5"].tolist() == [1, 0, 4]
@@ -95,13 +73,13 @@ def test_odd_tails_are_valid_names(tmp_path):
     ("age", "two", "four"), [(20, 0, 0), (21, 0, 1), (35, 0, 1), (36, 1, 2), (60, 1, 2), (61, 1, 3), (116, 1, 3)]
 )
 def test_ages_are_cut_after_20_35_and_60(tmp_path, age, two, four):
-    labels = build().labels(write(tmp_path, [f"{age}_0_0_1.jpg"]))
+    labels = build().labels(write_faces(tmp_path, [f"{age}_0_0_1.jpg"]))
     assert (labels["age"].tolist(), labels["age4"].tolist()) == ([two], [four])
 
 
 def test_where_the_images_lie_does_not_matter(tmp_path):
     """A folder, one named like an image, UTKFace/ in a folder, a zip, a zip in a folder, parts: the same splits."""
-    plain = write(tmp_path / "DATA" / "25_0_1" / "UTK", people(EVEN))
+    plain = write_faces(tmp_path / "DATA" / "25_0_1" / "UTK", people(EVEN))
     inside = tmp_path / "in"
     shutil.copytree(plain, inside / "UTKFace")
     zipped = tmp_path / "z"
@@ -121,7 +99,7 @@ def test_where_the_images_lie_does_not_matter(tmp_path):
 
 def test_the_order_of_the_files_does_not_matter_and_the_split_seed_does(tmp_path):
     names = people(EVEN)
-    first = build().load(write(tmp_path / "a", names), "gender", "ethnicity", 10)
+    first = build().load(write_faces(tmp_path / "a", names), "gender", "ethnicity", 10)
     parts = tmp_path / "b"  # the same files in two folders: they sort otherwise
     for seed, name in enumerate(names):
         folder = parts / f"part{seed % 2}"
@@ -137,7 +115,7 @@ def test_the_order_of_the_files_does_not_matter_and_the_split_seed_does(tmp_path
 
 def test_labels_and_images_belong_together(tmp_path):
     names = people(EVEN)
-    root = write(tmp_path / "a", names)
+    root = write_faces(tmp_path / "a", names)
     by_id = {short_id(name): (seed, name) for seed, name in enumerate(names)}
     splits = build().load(root, "gender", "ethnicity", 10)
     for part in PARTS:
@@ -151,7 +129,7 @@ def test_labels_and_images_belong_together(tmp_path):
 
 
 def test_identical_images_are_kept_once_or_dropped_whole(tmp_path):
-    root = write(tmp_path / "a", people(EVEN))
+    root = write_faces(tmp_path / "a", people(EVEN))
     first, agrees, differs = "30_0_0_1.jpg", "30_0_0_2.jpg", "31_0_0_9.jpg"
     for name in (first, agrees):
         image(root / name, 10_000)
@@ -167,7 +145,7 @@ def test_identical_images_are_kept_once_or_dropped_whole(tmp_path):
 
 
 def test_two_groups_follow_the_papers_skew_and_balance_the_rest(tmp_path):
-    root = write(tmp_path / "a", people({(30, 0, 0): 60, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
+    root = write_faces(tmp_path / "a", people({(30, 0, 0): 60, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
     splits = build(n_train=100, n_eval=8).load(root, "gender", "ethnicity", 10)
     assert cells(splits, "train") == [[10, 40], [40, 10]]
     assert cells(splits, "val") == cells(splits, "test") == [[8, 8], [8, 8]]
@@ -177,7 +155,7 @@ def test_two_groups_follow_the_papers_skew_and_balance_the_rest(tmp_path):
 
 
 def test_by_age_too(tmp_path):
-    root = write(tmp_path / "a", people({(a, g, 0): 20 for a in (30, 50) for g in (0, 1)}))
+    root = write_faces(tmp_path / "a", people({(a, g, 0): 20 for a in (30, 50) for g in (0, 1)}))
     splits = build(n_train=40, n_eval=3).load(root, "gender", "age", 10)
     assert cells(splits, "train") == [[13, 7], [7, 13]]
     assert cells(splits, "val") == cells(splits, "test") == [[3, 3], [3, 3]]
@@ -185,7 +163,7 @@ def test_by_age_too(tmp_path):
 
 def test_validation_and_test_shrink_first(tmp_path):
     """Male/Caucasian has 50 = 40 + 2 x 5, of the 56 = 40 + 2 x 8 wanted."""
-    root = write(tmp_path / "a", people({(30, 0, 0): 50, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
+    root = write_faces(tmp_path / "a", people({(30, 0, 0): 50, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
     splits = build(n_train=100, n_eval=8).load(root, "gender", "ethnicity", 10)
     assert cells(splits, "train") == [[10, 40], [40, 10]]
     assert cells(splits, "val") == cells(splits, "test") == [[5, 5], [5, 5]]
@@ -194,7 +172,7 @@ def test_validation_and_test_shrink_first(tmp_path):
 
 def test_with_few_images_all_counts_shrink_in_proportion(tmp_path):
     """Half of the 56 that male/Caucasian needs: half of everything."""
-    root = write(tmp_path / "a", people({(30, 0, 0): 28, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
+    root = write_faces(tmp_path / "a", people({(30, 0, 0): 28, (30, 0, 1): 60, (30, 1, 0): 60, (30, 1, 1): 60}))
     splits = build(n_train=100, n_eval=8).load(root, "gender", "ethnicity", 10)
     assert cells(splits, "train") == [[5, 20], [20, 5]]
     assert cells(splits, "val") == cells(splits, "test") == [[4, 4], [4, 4]]
@@ -204,7 +182,7 @@ def test_with_few_images_all_counts_shrink_in_proportion(tmp_path):
 
 def test_more_groups_leave_the_rest_to_training(tmp_path):
     sizes = {(30, g, r): 10 + 5 * r for g in (0, 1) for r in range(5)}
-    splits = build().load(write(tmp_path / "a", people(sizes)), "gender", "ethnicity5", 10)
+    splits = build().load(write_faces(tmp_path / "a", people(sizes)), "gender", "ethnicity5", 10)
     assert splits.groups == ("White", "Black", "Asian", "Indian", "Others")
     assert cells(splits, "val") == cells(splits, "test") == [[2] * 5] * 2  # a fifth of 10
     assert cells(splits, "train") == [[6, 11, 16, 21, 26]] * 2
@@ -213,7 +191,7 @@ def test_more_groups_leave_the_rest_to_training(tmp_path):
 
 def test_four_groups_on_the_split_of_two(tmp_path):
     """The paper's table of four ages has the images of its table of two."""
-    root = write(tmp_path / "a", people({(a, g, 0): 20 for a in (10, 30, 50, 70) for g in (0, 1)}))
+    root = write_faces(tmp_path / "a", people({(a, g, 0): 20 for a in (10, 30, 50, 70) for g in (0, 1)}))
     two = build(n_train=40, n_eval=3).load(root, "gender", "age", 10)
     four = build(n_train=40, n_eval=3, split_by="age").load(root, "gender", "age4", 10)
     assert four.groups == ("<=20", "21-35", "36-60", ">60")
@@ -226,7 +204,7 @@ def test_four_groups_on_the_split_of_two(tmp_path):
 
 @pytest.mark.parametrize("attribute", ["ethnicity", "age", "ethnicity5"])
 def test_a_group_too_small_for_every_split_is_the_users_error(tmp_path, attribute):
-    root = write(tmp_path / "a", people({(30, 0, 0): 30, (30, 0, 1): 30, (30, 1, 0): 30, (30, 1, 1): 1}))
+    root = write_faces(tmp_path / "a", people({(30, 0, 0): 30, (30, 0, 1): 30, (30, 1, 0): 30, (30, 1, 1): 1}))
     with pytest.raises(UserError, match=r"utkface: (male|female)/.* has \d+ different images, too few"):
         build().load(root, "gender", attribute, 10)
 
@@ -237,7 +215,7 @@ def test_what_is_not_there_says_where_to_get_it(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"holds no images \(it is empty\); download"):
         build().inspect(tmp_path / "empty")
-    write(tmp_path / "other", ["holiday.jpg"])
+    write_faces(tmp_path / "other", ["holiday.jpg"])
     with pytest.raises(UserError, match=r"has a name like .*holiday.jpg"):
         build().inspect(tmp_path / "other")
     for name in ("utkface-a.zip", "utkface-b.zip"):
@@ -253,7 +231,7 @@ def test_a_page_saved_as_the_zip_is_recognised(tmp_path):
 
 
 def test_a_corrupt_image_is_left_out_and_the_others_stay_where_they_were(tmp_path):
-    root = write(tmp_path / "a", people(EVEN))
+    root = write_faces(tmp_path / "a", people(EVEN))
     before = build(n_train=50, n_eval=5).load(root, "gender", "ethnicity", 10)
     spoilt = root / people(EVEN)[0]
     spoilt.write_bytes(b"no image")

@@ -18,7 +18,7 @@ from reference.plugin_package import OBJECTIVE, known, write_package
 from fairssl.execute import worker as worker_module
 from fairssl.execute.jobs import Job
 from fairssl.execute.options import Options, Settings
-from fairssl.execute.ray import _ray_job, _RayLoop
+from fairssl.execute.ray import RayLoop, ray_job
 from fairssl.execute.reporting import SilentReporter
 from fairssl.execute.signals import GracefulStop
 from fairssl.execute.worker import StepNotCaptured, Worker, step_key
@@ -125,14 +125,14 @@ def test_a_ray_task_goes_on_eagerly_in_a_process_of_its_own(
         job, store = Job(run.spec.pretrain_key, (run,)), RunStore(tmp_path / "runs")
         store.create()
         (tmp_path / "seen").touch()
-        outcome = _ray_job(job, store.root, tmp_path / "seen", alone, {}, Settings({"synthfaces": None}))
+        outcome = ray_job(job, store.root, tmp_path / "seen", alone, {}, Settings({"synthfaces": None}))
         assert isinstance(outcome, dict) and SAID in outcome["note"]
         notes: list[str] = []
         log = SilentReporter()
         log.note = notes.append  # type: ignore[method-assign]
         errors = SimpleNamespace(RayTaskError=KeyError, RayError=LookupError)
         ray = SimpleNamespace(get=lambda task: outcome, exceptions=errors)
-        loop = _RayLoop(ray, lambda job: "task", [job], store, Settings({}), log)
+        loop = RayLoop(ray, lambda job: "task", [job], store, Settings({}), log)
         loop.on_task_end("task", loop.running.pop("task"))
         assert notes == [outcome["note"]] and loop.finished == 1 and not loop.running
         (record,) = store.records()

@@ -104,10 +104,10 @@ def test_a_step_that_fails_is_a_fault_and_what_was_measured_before_stays(
 
 
 def test_losses_that_are_none_agree_with_nothing() -> None:
-    assert gpu_check._difference([0.0, 0.0], [0.0, 0.0]) == float("inf")
-    assert gpu_check._difference([1.0, float("nan")], [1.0, 1.0]) == float("inf")
-    assert gpu_check._difference([1.0, 2.0], [1.0, 2.5]) == 0.25
-    assert "some are not finite" in next(gpu_check._doubts(GPUCheck("cpu", "", difference=float("inf")), CPU))
+    assert gpu_check.difference([0.0, 0.0], [0.0, 0.0]) == float("inf")
+    assert gpu_check.difference([1.0, float("nan")], [1.0, 1.0]) == float("inf")
+    assert gpu_check.difference([1.0, 2.0], [1.0, 2.5]) == 0.25
+    assert "some are not finite" in next(gpu_check.doubts(GPUCheck("cpu", "", difference=float("inf")), CPU))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_step_calls_no_more_operators_than_it_did(name: str) -> None:
 
     def encoder(index: Any, images: Any) -> None:
         with trainer.step.batch_counts.together():
-            features = [h.sum() for sets in trainer.step._encoded(drawn).values() for _, h in sets]
+            features = [h.sum() for sets in trainer.step.encoded(drawn).values() for _, h in sets]
             torch.autograd.grad(torch.stack(features).sum(), list(trainer.model.encoder.parameters()))
 
     n = len(whole) - len(RecordedStep(encoder, {}).operations)
@@ -363,19 +363,19 @@ def test_prefetched_images_come_in_order_ahead_of_time_and_in_few_places() -> No
     images = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1).expand(40, 3, 2, 2).contiguous()
     fetch = Prefetch(images, torch.device("cpu"), ahead=2)
     fetched: list[str] = []
-    gather = fetch._gathered
+    gather = fetch.gathered
 
     def spy(name: str, rows: torch.Tensor, at: int) -> torch.Tensor:
         fetched.append(threading.current_thread().name)
         return gather(name, rows, at)
 
-    fetch._gathered = spy  # type: ignore[method-assign]
+    fetch.gathered = spy  # type: ignore[method-assign]
     rows = [{"all": torch.tensor([k, 2 * k]), "annotated": torch.tensor([39 - k])} for k in range(10)]
     for k, found in enumerate(fetch(rows)):
         assert found["all"][:, 0, 0, 0].tolist() == [k, 2 * k]
         assert found["annotated"][:, 0, 0, 0].tolist() == [39 - k]
     assert len(fetched) == 20 and all(name.startswith("fairssl-images") for name in fetched)
-    assert len(fetch._slots) == 3 * 2  # two ahead and the one in use, of two streams
+    assert len(fetch.slots) == 3 * 2  # two ahead and the one in use, of two streams
 
 
 def test_a_prefetch_given_up_leaves_no_thread_behind() -> None:
@@ -406,8 +406,8 @@ def test_images_that_do_not_fit_are_streamed_and_the_log_says_so(
         monkeypatch.setattr(f"fairssl.{module}.free_memory", lambda device: 50_000)
     found = small.splits(cell.spec)
     assert found.train.images.nbytes > 25_000
-    assert worker._images(found, "synthfaces").device.type == "cpu"
-    assert worker._images(found, "synthfaces") is worker._images(found, "synthfaces")
+    assert worker.images(found, "synthfaces").device.type == "cpu"
+    assert worker.images(found, "synthfaces") is worker._images(found, "synthfaces")
     (note,) = notes
     assert "synthfaces: 0.0 GB of images are streamed from the host; cuda:0 has 0.0 GB free" in note
 
