@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from reference import small
+from reference import harness, small
 from reference.harness import build, context, given
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairssl.nn import WorstGroups, another_group, contrast_within_groups, gaussian_kernel
 from fairssl.train.step import visible_to
+from fairssl.types import Batch
 
 
 def noise(n: int, width: int, seed: int, n_views: int = 2) -> list[Tensor]:
@@ -308,3 +310,44 @@ def test_chai_wang_is_told_targets_of_annotated_images_alone_and_no_group() -> N
     shown = {name: visible_to(batch, part) for name, batch in drawn.items()}
     assert shown["annotated"].target is not None and shown["all"].target is None
     assert all(batch.group is None for batch in shown.values())
+
+
+def test_reconstruction_is_the_mean_square_by_loops_0_for_what_is_drawn_right_and_blind_to_order() -> None:
+    backbone = harness.encoder()
+    part = build("head", "reconstruction", context(backbone)).double().eval()
+    backbone = backbone.double().eval()
+    objective = build("objective", "simclr", context(backbone)).double().eval()
+    batch = harness.images()
+    batch.views = [view.double() for view in batch.views]
+
+    def error(given: Batch) -> float:
+        return float(part({"all": harness.encode(given, backbone, objective)}).primal["squared_error"].detach())
+
+    squares = []
+    for view in batch.views:
+        drawn = part.decoder(backbone(view).detach())
+        squares += [(a - b) ** 2 for a, b in zip(view.flatten().tolist(), drawn.flatten().tolist(), strict=True)]
+    assert error(batch) == pytest.approx(sum(squares) / len(squares), rel=1e-9)
+    assert error(harness.reorder(batch, torch.tensor([3, 0, 5, 1, 4, 2]))) == pytest.approx(error(batch), rel=1e-9)
+    nn.init.zeros_(part.decoder.stages[-1].weight)
+    nn.init.constant_(part.decoder.stages[-1].bias, 0.25)  # an image of one gray, whatever the representation
+    assert error(replace(batch, views=[torch.full_like(view, 0.25) for view in batch.views])) == 0
+    assert error(replace(batch, views=[torch.full_like(view, 2.25) for view in batch.views])) == pytest.approx(4)
+
+
+def test_the_target_classifier_is_the_cross_entropy_by_hand_and_moves_the_encoder() -> None:
+    """f = (1, 2) and (-1, 0), weights (1, -1), bias .5: logits -.5 and -.5; y = 1 and 0."""
+    part = build("head", "classifier", context(feature_dim=2)).double()
+    with torch.no_grad():
+        part.classifier.weight.copy_(torch.tensor([[1.0, -1.0]]))
+        part.classifier.bias.fill_(0.5)
+    f = torch.tensor([[1.0, 2.0], [-1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    out = part({"annotated": given([f, f], target=[1, 0])})
+    p = 1 / (1 + math.exp(0.5))
+    assert float(out.primal["cross_entropy"].detach()) == pytest.approx(-(math.log(p) + math.log(1 - p)) / 2, rel=1e-6)
+    assert float(out.log["accuracy"]) == 0.5 and not out.dual
+    (gradient,) = torch.autograd.grad(out.primal["cross_entropy"], f)
+    by_hand = [[(p - 1) / 2, (1 - p) / 2], [p / 2, -p / 2]]  # (p - y) w / n
+    assert [x for row in gradient.tolist() for x in row] == pytest.approx([x for row in by_hand for x in row], rel=1e-6)
+    both = part({"annotated": given([f.flip(0)] * 2, target=[0, 1])}).primal["cross_entropy"]
+    assert float(both.detach()) == pytest.approx(float(out.primal["cross_entropy"].detach()), rel=1e-12)
