@@ -407,7 +407,7 @@ def test_images_that_do_not_fit_are_streamed_and_the_log_says_so(
     found = small.splits(cell.spec)
     assert found.train.images.nbytes > 25_000
     assert worker.images(found, "synthfaces").device.type == "cpu"
-    assert worker.images(found, "synthfaces") is worker._images(found, "synthfaces")
+    assert worker.images(found, "synthfaces") is worker.images(found, "synthfaces")
     (note,) = notes
     assert "synthfaces: 0.0 GB of images are streamed from the host; cuda:0 has 0.0 GB free" in note
 
