@@ -17,7 +17,7 @@ def status(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
-    """Cells by state, speed, time left and the last error, of everything that was started in a runs folder.
+    """Runs by state, speed, time left and the last error, of everything that was started in a runs folder.
 
     It reads and touches nothing; nothing slows down for it.
 

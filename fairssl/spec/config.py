@@ -14,7 +14,7 @@ from fairssl.types import UserError
 
 
 class CanonicalModel:
-    """A frozen model that keeps its canonical JSON: the cells of a grid share their parts, and a key is made of them."""
+    """A frozen model that keeps its canonical JSON: the runs of a grid share their parts, and a key is made of them."""
 
     @cached_property
     def canonical_json(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -34,9 +35,18 @@ class Adversary(GroupDiscriminator):
         """What the discriminator sees: f at unit length, f itself, or the contrastive vector z at unit length."""
         projection_dim: int = Field(128, ge=1)
         """P of the objective; matters for input "projection" alone."""
+        start: float = Field(0.0, ge=0, lt=1, json_schema_extra={"added": True})
+        """Share of the training before the encoder is moved by the discriminator, which learns from the first step."""
 
         def unread(self) -> frozenset[str]:
             return frozenset() if self.input == "projection" else frozenset({"projection_dim"})
+
+    started: Tensor
+
+    def __init__(self, config: Config, ctx: Context) -> None:
+        super().__init__(config, ctx)
+        if config.start:
+            self.register_buffer("started", torch.zeros(()))  # 0 before the start, then 1
 
     def input_dim(self, config: Config, ctx: Context) -> int:
         return config.projection_dim if config.input == "projection" else ctx.feature_dim
@@ -48,10 +58,15 @@ class Adversary(GroupDiscriminator):
         batch = batches["annotated"]
         likelihood, accuracy = self.likelihood(self.discriminator(self.guard(self.seen(batch))), batch)
         return Terms(
-            primal={"log_likelihood": likelihood},
+            primal={"log_likelihood": likelihood * self.started if self.config.start else likelihood},
             dual={"cross_entropy": -likelihood},
             log={"accuracy": accuracy, "skipped": self.guard.count()},
         )
+
+    @torch.no_grad()
+    def after_step(self, encoder: nn.Module, progress: Tensor) -> None:
+        if self.config.start:
+            self.started.copy_(progress >= self.config.start)
 
     def seen(self, batch: Batch) -> Tensor:
         x = batch.flat_z() if self.config.input == "projection" else batch.flat_f()

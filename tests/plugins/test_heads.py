@@ -74,6 +74,27 @@ def test_the_normalized_input_hides_the_length_of_a_feature():
         assert torch.allclose(a, b, atol=1e-12) is same
 
 
+def test_before_its_start_the_adversary_moves_the_discriminator_alone():
+    f, group = noise(4), [0, 1, 0, 1]
+    head = adversary(start=0.5, weight=0.7)
+    usual = adversary(weight=0.7)
+    usual.load_state_dict(head.state_dict(), strict=False)
+    batch = {"annotated": given(f, group=group)}
+
+    def moves(one: Any) -> list[Tensor]:
+        found = one(batch)
+        return [
+            *torch.autograd.grad(found.primal["log_likelihood"], f, retain_graph=True),
+            *torch.autograd.grad(found.dual["cross_entropy"], list(one.dual_parameters())),
+        ]
+
+    for progress, at_work in ((0.0, 0), (0.49, 0), (0.5, 1), (1.0, 1)):
+        head.after_step(torch.nn.Identity(), torch.tensor(progress))
+        for number, (ours, theirs) in enumerate(zip(moves(head), moves(usual), strict=True)):
+            torch.testing.assert_close(ours, theirs if at_work or number >= 2 else torch.zeros_like(theirs))
+    assert "start" not in adversary().config.params() and head.config.params()["start"] == 0.5
+
+
 def train(head: Any, batch: Batch, n_steps: int, lr: float) -> dict[str, float]:
     optimizer = torch.optim.Adam(head.dual_parameters(), lr=lr)
     for _ in range(n_steps):

@@ -101,7 +101,7 @@ OPERATORS = {
     "sogclr": 449,
     "vae": 435,
     "vicreg": 477,
-    "simclr+adversary": 770,
+    "simclr+adversary": 773,
     "simclr+ccl": 759,
     "simclr+classifier": 686,
     "ce+dpr": 371,
