@@ -178,7 +178,9 @@ def bench(
     with preserved_process(), reporter() as log:
         try:
             how, store = Options(**options), RunStore(user_path(out))
-            return run_plan(checked_plan(requests_of(request, grid), how, log), how, store, log, stop)
+            plan = checked_plan(requests_of(request, grid), how, log)
+            tell_without_effect(plan, log)
+            return run_plan(plan, how, store, log, stop)
         except RuntimeError as error:
             if stop():  # a stop with a checkpoint, as after Ctrl-C
                 raise KeyboardInterrupt(f"{error}; the same call goes on from here") from error
@@ -186,8 +188,9 @@ def bench(
 
 
 def requests_of(request: Request, grid: str | Path | None = None) -> list[Request]:
-    """The request, or those of a grid file with everything that the request says in place of what the file says."""
-    return [request] if grid is None else [found.overridden_by(request) for found in load_grid(str(grid))]
+    """The request, or those of a grid file with everything that the request says in place of what the file says; settings
+    are replaced one by one."""
+    return [request] if grid is None else load_grid(str(grid), request)
 
 
 def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, allow_absent: bool = False) -> Plan:
@@ -211,6 +214,12 @@ def checked_plan(requests: Sequence[Request], options: Options, log: Reporter, a
         check_devices(plan, n_devices)
         _try_weights(plan, log)
     return plan
+
+
+def tell_without_effect(plan: Plan, log: Reporter) -> None:
+    """Name each setting that no run of the plan reads."""
+    for line in plan.without_effect:
+        log.note(line)
 
 
 def _try_weights(plan: Plan, log: Reporter) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fairssl import kinds
 from fairssl.nn import at_least_float32
 from fairssl.parts import Part
-from fairssl.spec.method import compose, parse_method, parse_set
+from fairssl.spec.method import method_spec, parse_set
 from fairssl.train.step import visible_to
 from fairssl.types import Batch, Context
 
@@ -62,7 +62,7 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         values = parse_set(f"{name}={value}" for name, value in (settings or {}).items())
-        self.spec = compose(method, parse_method(method), values)
+        self.spec = method_spec(method, values)
         # Not a submodule: its parameters are the caller's to optimise.
         self._encoder = [encoder]
         context = Context(encoder, feature_dim, image_shape, n_train, n_annotated, 2, n_groups, n_steps)

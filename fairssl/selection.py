@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairssl import kinds
-from fairssl.benchmark import Result, checked_plan, result_of, run_plan
+from fairssl.benchmark import Result, checked_plan, result_of, run_plan, tell_without_effect
 from fairssl.execute.loggers import need
 from fairssl.plan.request import METHODS, Request
 from fairssl.plan.resolve import Plan, Run
 from fairssl.registry import did_you_mean
-from fairssl.spec.method import WEIGHTS, parse_method
+from fairssl.spec.method import WEIGHTS, parse_method, same_setting, weights_in
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
@@ -121,16 +121,18 @@ def limit_of(rule: str) -> float:
 
 
 def search_space(method: str) -> dict[str, tuple[Any, ...]]:
-    """Setting -> the values to try: what the method's file says, else the paper's learning rates and head weights."""
+    """Setting -> the values to try: what the method's file says, else the paper's learning rates and head weights. A weight
+    that stands in the method's name, as in `byol+adversary:0.3`, is not searched."""
     found = parse_method(method)
+    fixed = {f"{head}.weight" for head in weights_in(method)}
     stated: Mapping[str, Sequence[Any]] = getattr(found, "search", {})
     if stated:
-        return {name: tuple(values) for name, values in sorted(stated.items())}
+        return {name: tuple(values) for name, values in sorted(stated.items()) if same_setting(name) not in fixed}
     space: dict[str, tuple[Any, ...]] = {}
     if kinds.objectives.get(found.objective).trains:
         space["train.lr"] = RATES
     for head in found.heads:
-        if kinds.heads.get(head).streams:
+        if kinds.heads.get(head).streams and f"{head}.weight" not in fixed:
             space[f"{head}.weight"] = WEIGHTS
     return dict(sorted(space.items()))
 
@@ -170,9 +172,11 @@ def tune(
     names = [*methods, *([reference] if rule == "paper" and reference not in methods else [])]
     studies = {name: _Study(name, n_trials) for name in names}
     trials: dict[Where, list[Trial]] = {}
+    everything = Plan(runs=[], roots={})
     while any(study.open for study in studies.values()):
         asked = {name: study.ask() for name, study in studies.items() if study.open}
         plan = _joined(_plan(trial_request, name, setting, options, log) for name, setting in asked.items())
+        everything.take(plan)
         run_plan(plan, options, store, log, stop)
         for name, setting in asked.items():
             found = _validated(plan, store, name)
@@ -184,6 +188,9 @@ def tune(
         for where, tried in trials.items()
         if where[0] in methods
     }
+    own = {text.partition("=")[0].strip() for text in request.assignments or ()}
+    everything.settings = {name: one for name, one in everything.settings.items() if name in own}
+    tell_without_effect(everything, log)
     final = _joined(_final_plans(request, choices, options, log))
     run_plan(final, options, store, log, stop)
     for run in final.runs:
@@ -231,7 +238,7 @@ def _joined(plans: Iterable[Plan]) -> Plan:
     joined = Plan(runs=[], roots={})
     seen: set[tuple[str, str]] = set()
     for plan in plans:
-        joined.roots.update(plan.roots)
+        joined.take(plan)
         for run in plan.runs:
             if (run.label, run.spec.key) not in seen:
                 seen.add((run.label, run.spec.key))

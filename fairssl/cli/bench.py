@@ -235,10 +235,10 @@ def bench(
 
     What --set reaches: `fairssl show method NAME`, `fairssl show train`, `fairssl show probe`.
     """
-    from fairssl.benchmark import checked_plan, requests_of
+    from fairssl.benchmark import checked_plan, requests_of, tell_without_effect
     from fairssl.execute.options import Options
     from fairssl.execute.submission import parse_submit
-    from fairssl.plan.request import Request, parse_seeds
+    from fairssl.plan.request import Request, parse_seeds, replaced_settings
     from fairssl.store.runs import RunStore
 
     request = Request(
@@ -287,10 +287,14 @@ def bench(
             return
         with reporter() as log_:
             plan = checked_plan(requests, ours, log_, allow_absent=dry_run or estimate)
+            tell_without_effect(plan, log_)
             if dry_run or estimate:
                 from fairssl.execute.dry_run import dry_run as describe
 
-                content = describe(plan, store, ours, log_, timed=estimate)
+                replaced = [] if grid is None else replaced_settings(grid, request)
+                for line in replaced:
+                    log_.note(line)
+                content = {**describe(plan, store, ours, log_, timed=estimate), "replaced": replaced}
                 _print_plan(content, as_json)
                 return
             result = _run(plan, ours, store, log_)

@@ -43,6 +43,7 @@ def dry_run(plan: Plan, store: RunStore, options: Options, log: Reporter, timed:
             "from": "timed steps" if timed else "records",
         },
         "absent": plan.absent,
+        "without_effect": plan.without_effect,
     }
 
 

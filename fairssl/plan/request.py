@@ -5,18 +5,27 @@ from __future__ import annotations
 import importlib.util
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fairssl.machine import user_path
 from fairssl.registry import did_you_mean
+from fairssl.spec.method import parse_set, same_setting, sweep
 from fairssl.types import UserError
 
 PRESETS = ("smoke", "quick", "paper")
 MAX_SEEDS = 10_000
 METHODS = ("simclr", "sogclr", "sofclr")  # where none is named
 DATASETS = ("synthfaces",)
+FLAGS = {
+    "methods": "--method",
+    "datasets": "--dataset",
+    "attributes": "--attr",
+    "targets": "--target",
+    "assignments": "--set",
+    "pretrain_attribute": "--pretrain-attr",
+}  # the others are called as their fields
 
 
 @dataclass(frozen=True)
@@ -42,16 +51,56 @@ class Request:
     pairs: str | None = None  # how more than two groups are compared: adjacent, all, max
     data_dir: Path | str | None = None
     weights: Path | str | None = None  # file of weights that the encoder begins with
+    # Field, or setting as `adversary.weight` -> the grid file that says it, for messages; what is not here was said by a flag.
+    files: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def seed_list(self) -> Sequence[int] | None:
         """The seeds themselves."""
-        return seeds_up_to(self.seeds) if isinstance(self.seeds, int) else self.seeds
+        return seeds_up_to(self.seeds, self.said("seeds")) if isinstance(self.seeds, int) else self.seeds
+
+    def called(self, name: str) -> str:
+        """How the user said a field, for messages: `--seeds`, or `--grid mine.toml: seeds`."""
+        if name in self.files:
+            return f"--grid {self.files[name]}: {'set' if name == 'assignments' else name}"
+        return _flag(name)
+
+    def said(self, name: str) -> str:
+        """The same with its value: `--seeds 0`, or `--grid mine.toml: seeds = 0`."""
+        return f"{self.called(name)}{' =' * (name in self.files)} {getattr(self, name)}"
+
+    def beside(self, name: str, other: str) -> str:
+        """What to call another field that must be said with this one, where it is not said: in the same file, or a flag."""
+        return other if name in self.files else _flag(other)
+
+    def called_setting(self, name: str) -> str:
+        """How the user said a setting, as `adversary.weight`: `--set`, or `--grid mine.toml: set`."""
+        return f"--grid {self.files[name]}: set" if name in self.files else FLAGS["assignments"]
 
     def overridden_by(self, other: Request) -> Request:
-        """This request with everything that `other` says in place of what this one says."""
-        said = {f.name: getattr(other, f.name) for f in fields(other) if getattr(other, f.name) is not None}
-        return replace(self, **said)
+        """This request with everything that `other` says in place of what this one says. Settings are replaced one by one:
+        those that `other` does not name stay."""
+        names = [f.name for f in fields(other) if f.name != "files" and getattr(other, f.name) is not None]
+        said = {name: getattr(other, name) for name in names}
+        if self.assignments and other.assignments is not None:
+            replaced = self.replaced_by(other)
+            said["assignments"] = [*(text for text in self.assignments if text not in replaced), *other.assignments]
+        set_now = {_setting(text) for text in other.assignments or ()}
+        files = {name: file for name, file in self.files.items() if name not in (*said, *set_now)}
+        return replace(self, **said, files={**files, **other.files})
+
+    def replaced_by(self, other: Request) -> dict[str, str]:
+        """The assignments for which `other` has another of the same setting -> that one."""
+        theirs = {_setting(text): text for text in other.assignments or ()}
+        return {text: theirs[_setting(text)] for text in self.assignments or () if _setting(text) in theirs}
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _setting(assignment: str) -> str:
+    return same_setting(assignment.partition("=")[0].strip())
 
 
 GRIDS = "fairssl_grids"  # the package of the grids that come with fairssl
@@ -80,11 +129,28 @@ def grid_file(name: str) -> Path:
     return known[name]
 
 
-def load_grid(name: str) -> list[Request]:
+def load_grid(name: str, over: Request | None = None) -> list[Request]:
     """The requests of a grid: a TOML file's path, or the name of one that comes with fairssl.
 
-    A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all.
+    A file is one request, or several under `[[grid]]` whose runs are joined; what stands at the top is shared by all, and
+    what a block says stands in place of it, of `set` by the setting. `over`: what is said beside the file, in place of what
+    it says. Errors, `UserError`: name the file and its key.
     """
+    return [found if over is None else found.overridden_by(over) for found in _sections(name, over or Request())]
+
+
+def replaced_settings(name: str, over: Request) -> list[str]:
+    """A line for each assignment of a grid file in whose place `over` has another."""
+    found = {
+        f"--set {new} stands in place of {old} in {path}"
+        for path, section in ((grid_file(name), section) for section in _sections(name, over))
+        for old, new in section.replaced_by(over).items()
+    }
+    return sorted(found)
+
+
+def _sections(name: str, over: Request) -> list[Request]:
+    """The requests of a file; checked together with what `over` says in place of them."""
     path = grid_file(name)
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -98,7 +164,18 @@ def load_grid(name: str) -> list[Request]:
             f"--grid {path}: grid = {_shown(blocks)}: several grids stand under [[grid]], with two brackets, each with "
             "its own keys; of a single one leave the heading out"
         )
-    return [_request(path, {**content, **block}) for block in blocks]
+    top = _request(path, content)
+    sections = [top.overridden_by(_request(path, block)) for block in blocks]
+    for section in sections:
+        merged = section.overridden_by(over)
+        if merged.methods is None:
+            raise UserError(
+                f'--grid {path}: it names no methods; a grid file says which, as methods = ["simclr", "sofclr"]'
+            )
+        check_request(merged)
+        for assignments in sweep(section.assignments or (), section.called("assignments")):
+            parse_set(assignments, section.called("assignments"))
+    return sections
 
 
 def _request(path: Path, values: Mapping[str, Any]) -> Request:
@@ -111,7 +188,8 @@ def _request(path: Path, values: Mapping[str, Any]) -> Request:
         if not fits:
             raise UserError(f"--grid {path}: {key} = {_shown(value)} is not {wanted}")
         said["assignments" if key == "set" else key] = value
-    return Request(**said)
+    settings = {_setting(text) for text in said.get("assignments", ())}
+    return Request(**said, files=dict.fromkeys((*said, *settings), str(path)))
 
 
 def _type_of(key: str, value: Any) -> tuple[str, bool]:
@@ -139,12 +217,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def seeds_up_to(n: int) -> tuple[int, ...]:
-    """Seeds 0 to n - 1."""
+def seeds_up_to(n: int, said: str | None = None) -> tuple[int, ...]:
+    """Seeds 0 to n - 1. `said` begins messages."""
+    said = said or f"--seeds {n}"
     if n < 1:
-        raise UserError(f"--seeds {n}: must be at least 1")
+        raise UserError(f"{said}: must be at least 1")
     if n > MAX_SEEDS:
-        raise UserError(f"--seeds {n}: it is a number of runs; at most {MAX_SEEDS}")
+        raise UserError(f"{said}: it is a number of runs; at most {MAX_SEEDS}")
     return tuple(range(n))
 
 
@@ -161,48 +240,37 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def check_request(request: Request) -> None:
     """Refuse numbers out of range and names given twice, before anything is looked up."""
-    for flag, value, low in (
-        ("--epochs", request.epochs, 1),
-        ("--image-size", request.image_size, 8),
-        ("--batch-size", request.batch_size, 2),
-    ):
+    for name, low in (("epochs", 1), ("image_size", 8), ("batch_size", 2)):
+        value = getattr(request, name)
         if value is not None and value < low:
-            raise UserError(f"{flag} {value}: must be at least {low}")
-    for flag, name in (
-        ("--encoder", request.encoder),
-        ("--weights", request.weights),
-        ("--preset", request.preset),
-        ("--pretrain-dataset", request.pretrain_dataset),
-        ("--pretrain-target", request.pretrain_target),
-        ("--pretrain-attr", request.pretrain_attribute),
-        ("--data-dir", request.data_dir),
-    ):
-        if name is not None and not str(name):
-            raise UserError(f"{flag} is empty; leave it out for the default")
+            raise UserError(f"{request.said(name)}: must be at least {low}")
+    for name in (*_WORDS, "data_dir"):
+        value = getattr(request, name)
+        if value is not None and not str(value):
+            raise UserError(f"{request.called(name)} is empty; leave it out for the default")
     if request.weights is not None and request.encoder is None:
         raise UserError(
-            f"--weights {request.weights} needs --encoder: the model that they are of, as --encoder resnet50"
+            f"{request.said('weights')} needs {request.beside('weights', 'encoder')}: the model that they are of, as resnet50"
         )
-    if request.preset is not None and request.preset not in PRESETS:
-        raise UserError(f"unknown --preset {request.preset!r}{did_you_mean(request.preset, PRESETS)}")
-    if request.pairs is not None and request.pairs not in PAIRS:
-        raise UserError(f"unknown --pairs {request.pairs!r}{did_you_mean(request.pairs, PAIRS)}")
+    for name, known in (("preset", PRESETS), ("pairs", PAIRS)):
+        value = getattr(request, name)
+        if value is not None and value not in known:
+            where, _, key = request.called(name).rpartition(": ")
+            raise UserError(f"{where}{': ' * bool(where)}unknown {key} {value!r}{did_you_mean(value, known)}")
     if request.annotated is not None and not 0 < request.annotated <= 1:
-        raise UserError(f"--annotated {request.annotated}: must be a share in (0, 1], as in --annotated 0.05")
+        raise UserError(f"{request.said('annotated')}: must be a share in (0, 1], as 0.05")
     lists: tuple[tuple[str, Sequence[Any] | None], ...] = (
-        ("--method", request.methods),
-        ("--dataset", request.datasets),
-        ("--attr", request.attributes),
-        ("--target", request.targets),
-        ("--seeds", request.seed_list),
+        *((name, getattr(request, name)) for name in _LISTS),
+        ("seeds", request.seed_list),
     )
-    for flag, names in lists:
-        twice = [name for i, name in enumerate(names or ()) if name in (names or ())[:i]]
+    for name, values in lists:
+        twice = [value for i, value in enumerate(values or ()) if value in (values or ())[:i]]
         if twice:
-            raise UserError(f"{flag} names {twice[0]!r} twice; name it once")
+            raise UserError(f"{request.called(name)} names {twice[0]!r} twice; name it once")
     for seed in request.seed_list or ():
         if seed < 0:
-            raise UserError(f"--seeds {seed}: a seed is at least 0")
+            raise UserError(f"{request.called('seeds')} {seed}: a seed is at least 0")
     if request.pretrain_dataset is None and (request.pretrain_target or request.pretrain_attribute):
-        flag = "--pretrain-target" if request.pretrain_target else "--pretrain-attr"
-        raise UserError(f"{flag} needs --pretrain-dataset: the dataset that encoders are trained on")
+        name = "pretrain_target" if request.pretrain_target else "pretrain_attribute"
+        needed = request.beside(name, "pretrain_dataset")
+        raise UserError(f"{request.called(name)} needs {needed}: the dataset that encoders are trained on")

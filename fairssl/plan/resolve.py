@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,18 @@ from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seed
 from fairssl.registry import configure
 from fairssl.spec.config import ProbeConfig, TrainConfig
 from fairssl.spec.keys import canonical
-from fairssl.spec.method import check_set, compose, encoder_spec, parse_method, parse_set, sweep
+from fairssl.spec.method import (
+    check_set,
+    check_weights,
+    compose,
+    encoder_spec,
+    parse_method,
+    parse_set,
+    same_setting,
+    sweep,
+    unread_of_encoder,
+    unread_of_part,
+)
 from fairssl.spec.run import DataSpec, EncoderSpec, MethodSpec, RunSpec
 from fairssl.spec.unread import reads_annotated, unread_in_probe, unread_in_train, without
 from fairssl.types import Card, DataFacts, Method, Progress, UserError, silent
@@ -36,6 +48,24 @@ class Run:
 
 
 @dataclass
+class Setting:
+    """What a user set: its values in the order of a sweep, the methods it was said to, and whether any of their runs reads
+    it."""
+
+    values: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
+    is_read: bool = False
+    called: str = "--set"
+
+    def take(self, other: Setting) -> None:
+        """Another request's word of the same setting."""
+        self.values = list(dict.fromkeys([*self.values, *other.values]))
+        self.methods = list(dict.fromkeys([*self.methods, *other.methods]))
+        self.is_read |= other.is_read
+        self.called = other.called
+
+
+@dataclass
 class Plan:
     """The grid resolved: every run, and where each dataset lies. `absent`: datasets that are not on this machine."""
 
@@ -43,6 +73,25 @@ class Plan:
     roots: dict[str, Path | None]
     absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
     weights: dict[tuple[str, str], str] = field(default_factory=dict)  # (encoder, hash of weights) -> their file
+    # Setting as the user wrote it, `train.lr` -> its values, and whether any run reads it.
+    settings: dict[str, Setting] = field(default_factory=dict)
+
+    def take(self, other: Plan) -> None:
+        """What another plan has beside its runs."""
+        self.roots.update(other.roots)
+        self.absent.update(other.absent)
+        self.weights.update(other.weights)
+        for name, one in other.settings.items():
+            self.settings.setdefault(name, Setting()).take(one)
+
+    @property
+    def without_effect(self) -> list[str]:
+        """A line for each setting that no run of the plan reads."""
+        return [
+            f"{one.called} {name}={','.join(one.values)} has no effect: no run reads it ({', '.join(one.methods)})"
+            for name, one in self.settings.items()
+            if not one.is_read
+        ]
 
     def pretrainings(self) -> dict[str, list[Run]]:
         """pretrain key -> the runs that share it, in the grid's order."""
@@ -57,18 +106,39 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
     values, there is a run for each."""
     single = [
         replace(request, assignments=assignments)
-        for request in requests
-        for assignments in sweep(request.assignments or ())
+        for request in _each_with_its_own(requests)
+        for assignments in sweep(request.assignments or (), request.called("assignments"))
     ]
     found: dict[str, DataFacts] = {}
     plans = [resolve(request, allow_absent, progress, found) for request in single]
     runs = {(run.label, run.spec.key): run for plan in plans for run in plan.runs}
     joined = Plan(runs=list(runs.values()), roots={})
     for plan in plans:
-        joined.roots.update(plan.roots)
-        joined.absent.update(plan.absent)
-        joined.weights.update(plan.weights)
+        joined.take(plan)
     return joined
+
+
+def _each_with_its_own(requests: Sequence[Request]) -> list[Request]:
+    """Of several requests, each without the settings of parts that only methods of the others have: what is said beside a
+    grid file with several sections is said to those that it concerns."""
+    if len(requests) == 1:
+        return list(requests)
+    parts = []
+    for request in requests:
+        with _naming(request, "methods"):
+            methods = [parse_method(text) for text in request.methods or METHODS]
+        parts.append({name for method in methods for name in (method.objective, *method.heads)})
+    anywhere = set().union(*parts)
+    found = []
+    for request, own in zip(requests, parts, strict=True):
+        kept = [
+            text
+            for text in request.assignments or ()
+            for part in [text.partition("=")[0].strip().rpartition(".")[0]]
+            if part in own or part not in anywhere
+        ]
+        found.append(replace(request, assignments=kept if request.assignments is not None else None))
+    return found
 
 
 def resolve(
@@ -83,12 +153,17 @@ def resolve(
     `inspected` keeps what was found of datasets from one call to the next.
     """
     inspected = {} if inspected is None else inspected
-    values = parse_set(request.assignments or ())
+    values = parse_set(request.assignments or (), request.called("assignments"))
     check_request(request)
-    methods = {text: parse_method(text) for text in request.methods or METHODS}
-    check_set(values, list(methods.values()))
-    composed = {text: _Composed(text, method, values) for text, method in methods.items()}
-    judged = {name: kinds.datasets.build(name, values.get("data", {})) for name in request.datasets or DATASETS}
+    with _naming(request, "methods"):
+        methods = {text: parse_method(text) for text in request.methods or METHODS}
+    check_set(values, list(methods.values()), request.called_setting)
+    for text in methods:
+        check_weights(text, values, request.called_setting)
+    with _naming(request, "assignments"):
+        composed = {text: _Composed(text, method, values) for text, method in methods.items()}
+    with _naming(request, "datasets", "assignments"):
+        judged = {name: kinds.datasets.build(name, values.get("data", {})) for name in request.datasets or DATASETS}
     cards = {name: source.card for name, source in judged.items()}
     for name, card in cards.items():
         if card.targets:  # else they are known once the data is found
@@ -114,7 +189,8 @@ def resolve(
         preset = request.preset or card.defaults.preset
         encoder = request.encoder or card.defaults.encoder
         if encoder not in encoders:
-            encoders[encoder] = _encoder(request, encoder, values.get("encoder", {}), plan)
+            with _naming(request, "encoder", "assignments", "weights"):
+                encoders[encoder] = _encoder(request, encoder, values.get("encoder", {}), plan)
         size = _image_size(request, home, card, preset, facts[home])
         trained_on = None if pretrain is None else _data_spec(sources[home], facts[home], size, *pretrain[1:])
         if pretrain is not None:
@@ -123,8 +199,11 @@ def resolve(
         share = card.defaults.annotated if request.annotated is None else request.annotated
         for text, one in composed.items():
             if (home, text) not in trains:
-                train = _train(request, card, preset, one.method.train, values.get("train", {}))
-                train = without(train, unread_in_train(one.spec, train))
+                with _naming(request, "assignments"):
+                    train = _train(request, card, preset, one.method.train, values.get("train", {}))
+                unread = unread_in_train(one.spec, train)
+                one.unread["train"] = one.unread.get("train", unread) & unread
+                train = without(train, unread)
                 trains[home, text] = _with_equal_views(train, one.spec) if request.equal_views else train
             for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
                 spec = RunSpec(
@@ -139,7 +218,37 @@ def resolve(
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
+    plan.settings = _settings(request, composed, encoders.values())
     return plan
+
+
+@contextmanager
+def _naming(request: Request, *names: str) -> Iterator[None]:
+    """Let an error about a field, or one of several, begin with the grid file that says it, where one does."""
+    try:
+        yield
+    except UserError as error:
+        told = [request.called(name) for name in names if name in request.files]
+        if not told or "--grid " in str(error) or "--weights" in str(error):
+            raise
+        raise UserError(f"{told[0]}: {error}") from error
+
+
+def _settings(
+    request: Request, composed: Mapping[str, _Composed], encoders: Collection[EncoderSpec]
+) -> dict[str, Setting]:
+    """Every setting that the request says, and whether any of its runs reads it."""
+    found = {}
+    for text in request.assignments or ():
+        name, _, value = (word.strip() for word in text.partition("="))
+        part, _, key = name.rpartition(".")
+        methods = [label for label, one in composed.items() if part in one.parts or part in ("data", "encoder")]
+        if part == "encoder":
+            is_read = any(key not in unread_of_encoder(spec) for spec in encoders)
+        else:
+            is_read = part == "data" or any(composed[label].reads(part, key) for label in methods)
+        found[name] = Setting([value], methods, is_read, request.called_setting(same_setting(name)))
+    return found
 
 
 def _encoder(request: Request, name: str, params: Mapping[str, Any], plan: Plan) -> EncoderSpec:
@@ -168,8 +277,24 @@ class _Composed:
         self.method = method
         spec: MethodSpec = compose(text, method, values)
         probe: ProbeConfig = configure(ProbeConfig, "probe", {**method.probe_params, **values.get("probe", {})})
-        self.probe = without(probe, unread_in_probe(spec, probe))
+        # part -> what the method's runs cannot read of it; of the training loop it is added once the dataset is known
+        self.unread: dict[str, frozenset[str]] = {"probe": unread_in_probe(spec, probe)}
+        self.probe = without(probe, self.unread["probe"])
         self.spec = spec if probe.thresholds == "none" else spec.model_copy(update={"group": "annotated"})
+        self.parts = {"train", "probe", method.objective, *method.heads}
+        kept = {head.name for head in spec.heads}
+        for kind, name, ours in (
+            (kinds.objectives, method.objective, method.params),
+            *((kinds.heads, name, params) for name, params in method.heads.items()),
+        ):
+            if kind is kinds.heads and name not in kept:  # of weight 0
+                self.unread[name] = frozenset(kinds.heads.get(name).Config.model_fields) - {"weight"}
+            else:
+                self.unread[name] = unread_of_part(kind, name, ours, values)
+
+    def reads(self, part: str, key: str) -> bool:
+        """Whether a run of the method reads what `--set part.key` sets."""
+        return same_setting(f"{part}.{key}").rpartition(".")[2] not in self.unread.get(part, ())
 
 
 def _data_spec(source: Dataset, facts: DataFacts | None, image_size: int, target: str, attribute: str) -> DataSpec:
@@ -189,13 +314,14 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
     targets = list(request.targets or [card.defaults.target])
     attributes = list(request.attributes or [card.defaults.attribute])
     for target in targets:
-        check_label("--target", name, card, "target", target)
+        check_label(request.called("targets"), name, card, "target", target)
     for attribute in attributes:
-        check_label("--attr", name, card, "attribute", attribute)
+        check_label(request.called("attributes"), name, card, "attribute", attribute)
     attributes = list(dict.fromkeys(in_card_order(card, attribute) for attribute in attributes))
     pairs = [(y, a) for y in targets for a in attributes if y not in combined(card, a)]
     if not pairs:
-        raise UserError(f"--target {targets[0]} --attr {attributes[0]}: a target cannot be its own sensitive attribute")
+        where = f"{request.called('targets')} {targets[0]} and {request.called('attributes')} {attributes[0]}"
+        raise UserError(f"{where}: a target cannot be its own sensitive attribute")
     return pairs
 
 
@@ -204,13 +330,15 @@ def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:
     name = request.pretrain_dataset
     if name is None:
         return None
-    card = kinds.datasets.get(name).card
+    with _naming(request, "pretrain_dataset"):
+        card = kinds.datasets.get(name).card
     target = request.pretrain_target or card.defaults.target
     attribute = request.pretrain_attribute or card.defaults.attribute
-    check_label("--pretrain-target", name, card, "target", target)
-    check_label("--pretrain-attr", name, card, "attribute", attribute)
+    check_label(request.called("pretrain_target"), name, card, "target", target)
+    check_label(request.called("pretrain_attribute"), name, card, "attribute", attribute)
     if target in combined(card, attribute):
-        raise UserError(f"--pretrain-target {target} --pretrain-attr {attribute}: they must be different")
+        where = f"{request.called('pretrain_target')} {target} and {request.called('pretrain_attribute')} {attribute}"
+        raise UserError(f"{where}: they must be different")
     return name, target, in_card_order(card, attribute)
 
 
@@ -242,7 +370,7 @@ def _image_size(request: Request, name: str, card: Card, preset: str, facts: Dat
     if request.image_size is not None:
         if stored is not None and request.image_size > stored:
             raise UserError(
-                f"--image-size {request.image_size}: the images of {name} are stored at {stored} px; at most that"
+                f"{request.said('image_size')}: the images of {name} are stored at {stored} px; at most that"
             )
         return request.image_size
     size = card.defaults.image_size if preset != "smoke" or card.embedded else min(32, card.defaults.image_size)
@@ -271,7 +399,8 @@ def _train(request: Request, card: Card, preset: str, ours: Mapping[str, Any], u
     for name, flag in (("epochs", request.epochs), ("batch_size", request.batch_size)):
         if flag is not None:
             if name in user and int(user[name]) != flag:
-                raise UserError(f"train.{name} is {user[name]} by --set and {flag} by its own flag; give one")
+                how = request.called_setting(f"train.{name}")
+                raise UserError(f"train.{name} is {user[name]} by {how} and {flag} by {request.called(name)}; give one")
             values[name] = flag
     config: TrainConfig = configure(TrainConfig, "train", values)
     return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -105,40 +105,100 @@ def _own_parts(method: Method, package: str) -> Method:
     )
 
 
-def sweep(assignments: Iterable[str]) -> list[list[str]]:
+def sweep(assignments: Iterable[str], called: str = "--set") -> list[list[str]]:
     """Assignments with several values each, as `adversary.weight=0.1,0.3`, -> every combination of single ones, the last
-    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`."""
+    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`. `called` begins
+    messages."""
     choices = []
     for text in assignments:
         name, equals, value = text.partition("=")
         one = not equals or value.strip().startswith(("[", "{"))
-        choices.append([text] if one else [f"{name}={single}" for single in value.split(",")])
+        values = [] if one else value.split(",")
+        seen: dict[Any, str] = {}
+        for single in filter(str.strip, values):
+            if _number(single) in seen:
+                raise UserError(
+                    f"{called} {text!r} names {single.strip()} twice{_as_well(single, seen[_number(single)])}; name it once"
+                )
+            seen[_number(single)] = single
+        choices.append([text] if one else [f"{name}={single}" for single in values])
     return [list(combination) for combination in itertools.product(*choices)]
 
 
-def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`; a value in brackets is read as JSON."""
+def _number(text: str) -> Any:
+    """A value as what it is compared by: 0.1 and 0.10 are one number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
+
+
+def _as_well(text: str, other: str) -> str:
+    return "" if text.strip() == other.strip() else f" (as {other.strip()} too)"
+
+
+def parse_set(assignments: Iterable[str], called: str = "--set") -> dict[str, dict[str, Any]]:
+    """`["adversary.weight=0.5"]` -> `{"adversary": {"weight": "0.5"}}`; a value in brackets is read as JSON. `called` begins
+    messages."""
     values: dict[str, dict[str, Any]] = {}
     for text in assignments:
         left, equals, value = text.partition("=")
         part, dot, key = left.strip().rpartition(".")
         if equals and not value.strip():
-            raise UserError(f"--set {text!r} sets nothing in one place; leave it or the comma out")
+            raise UserError(f"{called} {text!r} sets nothing in one place; leave it or the comma out")
         if not equals or not dot or not part or not key:
-            raise UserError(f"--set {text!r} is not of the form part.parameter=value, as in --set adversary.weight=0.5")
+            example = "--set adversary.weight=0.5" if called == "--set" else "adversary.weight=0.5"
+            raise UserError(f"{called} {text!r} is not of the form part.parameter=value, as in {example}")
         if key in values.setdefault(part, {}):
-            raise UserError(f"--set {part}.{key} is given twice; give it once")
-        values[part][key] = _value(text, value.strip())
+            raise UserError(f"{called} {part}.{key} is given twice; give it once")
+        values[part][key] = _value(text, value.strip(), called)
     return values
 
 
-def _value(text: str, value: str) -> Any:
+def _value(text: str, value: str, called: str) -> Any:
     if not value.startswith(("[", "{")):
         return value
     try:
         return json.loads(value)
     except ValueError as error:
-        raise UserError(f"--set {text!r}: what stands in brackets is no JSON: {error}") from error
+        raise UserError(f"{called} {text!r}: what stands in brackets is no JSON: {error}") from error
+
+
+def same_setting(name: str) -> str:
+    """One spelling of a setting's name: `ccl.lambda` is `ccl.weight`. A name of nothing is itself."""
+    part, _, key = name.rpartition(".")
+    for kind in (kinds.objectives, kinds.heads):
+        try:
+            aliases: Mapping[str, str] = getattr(kind.get(part).Config, "aliases", {})
+        except UserError:  # not of this kind, or broken: whoever uses it says so
+            continue
+        if key in aliases:
+            return f"{part}.{aliases[key]}"
+    return name
+
+
+def weights_in(text: str) -> dict[str, str]:
+    """Head -> the weight that a method's name gives it: `byol+adversary:0.3` -> `{"adversary": "0.3"}`."""
+    if _named_method(text) is not None:
+        return {}
+    pieces = (_head_and_weight(piece) for piece in text.split("+")[1:])
+    return {kinds.heads.canonical(name): weight for name, weight in pieces if weight is not None}
+
+
+def check_weights(
+    text: str, values: Mapping[str, Mapping[str, Any]], called: Callable[[str], str] = lambda name: "--set"
+) -> None:
+    """Refuse a weight that is not the one in the method's name: a row would be named after one and trained with the other.
+    `called`: how the user said a setting."""
+    for head, weight in weights_in(text).items():
+        aliases = getattr(kinds.heads.get(head).Config, "aliases", {})
+        for key, value in values.get(head, {}).items():
+            if aliases.get(key, key) == "weight" and _number(str(value)) != _number(weight):
+                how = called(f"{head}.weight")
+                raise UserError(
+                    f"method {text!r} says that {head}.weight is {weight}, and {how} that it is {value}; leave one of them "
+                    "out"
+                )
 
 
 # What a search tries for a head that is added to a method: the weights of the SoFCLR paper.
@@ -146,12 +206,17 @@ WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 CORE_PARTS = ("train", "probe", "encoder", "data")  # what --set may name besides a method's own parts
 
 
-def check_set(values: Mapping[str, Any], methods: Sequence[Method]) -> None:
-    """Every part that --set names must be in a selected method."""
+def check_set(
+    values: Mapping[str, Mapping[str, Any]],
+    methods: Sequence[Method],
+    called: Callable[[str], str] = lambda name: "--set",
+) -> None:
+    """Every part that --set names must be in a selected method. `called`: how the user said a setting."""
     known = {*CORE_PARTS, *(m.objective for m in methods), *(h for m in methods for h in m.heads)}
-    for part in values:
+    for part, params in values.items():
         if part not in known:
-            raise UserError(f"--set {part}: no selected method has a part {part!r}{did_you_mean(part, known)}")
+            how = called(same_setting(f"{part}.{next(iter(params))}"))
+            raise UserError(f"{how} {part}: no selected method has a part {part!r}{did_you_mean(part, known)}")
 
 
 def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]) -> PartSpec:
@@ -161,8 +226,21 @@ def part_spec(kind: registry.Registry[Any], name: str, params: Mapping[str, Any]
     return PartSpec(name=name, version=part.version, params=without(config, config.unread()).params())
 
 
+def unread_of_part(
+    kind: registry.Registry[Any], name: str, ours: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]
+) -> frozenset[str]:
+    """Parameters of a method's part that have no effect, with the user's in `values` over the method's own."""
+    return frozenset(configure(kind.get(name).Config, name, _merge(kind, name, ours, values)).unread())
+
+
+def unread_of_encoder(spec: EncoderSpec) -> frozenset[str]:
+    """Parameters of an encoder that have no effect."""
+    return frozenset(configure(kinds.encoders.get(spec.name).Config, spec.name, spec.params).unread())
+
+
 def method_spec(text: str, values: Mapping[str, Mapping[str, Any]]) -> MethodSpec:
     """The composition a user asked for with `--set` applied, a head of weight 0 dropped, and what it sees written down."""
+    check_weights(text, values)
     return compose(text, parse_method(text), values)
 
 
