@@ -18,7 +18,7 @@ from fairssl.data.device import device_name, pick_device
 from fairssl.data.overview import root_of
 from fairssl.data.splits import RunData, load_splits, run_data
 from fairssl.evaluate.embed import embed_splits
-from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of
+from fairssl.evaluate.judge import Evaluation, evaluate, pairs_of, probed
 from fairssl.machine import eager_asked
 from fairssl.process_state import preserved_process, preserved_torch
 from fairssl.provenance import environment, sources
@@ -85,7 +85,7 @@ def ok_record(
         for target in (0, 1)
     }
     return Record(
-        **_frame(spec, data, device, {**trainer.facts(), **_of_test(found, data)}),
+        **_frame(spec, data, device, {**trainer.facts(), **_of_test(found, data), **_of_probe(spec, data)}),
         **_values(found.test),
         state="ok",
         cells=cells,
@@ -108,6 +108,14 @@ def _of_test(found: Evaluation, data: RunData) -> dict[str, Any]:
         "effective_rank": found.spread.effective_rank,
         "collapsed": found.spread.collapsed,
     }
+
+
+def _of_probe(spec: RunSpec, data: RunData) -> dict[str, Any]:
+    """How many neighbours vote: all training images where there are fewer than were asked for."""
+    if spec.probe.kind != "knn" or spec.method.scored_by == "own":
+        return {}
+    rows = probed(spec, data)
+    return {"n_neighbours": min(spec.probe.neighbours, len(data.splits.train) if rows is None else len(rows))}
 
 
 def ended_badly(spec: RunSpec, state: State, error: str, data: RunData, device: torch.device) -> Record:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairssl import kinds
+from fairssl.board.settings import not_defaults
 from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
+from fairssl.types import UserError
 
 
 def by_seed(texts: Mapping[int, str]) -> str:
@@ -150,7 +153,7 @@ def make_table(
         target=target,
         attribute=attribute,
         rows=tuple(distinct),
-        heading=tuple(_heading(place, apart, usual, distinct, columns, seeds)),
+        heading=tuple(_heading(place, apart, usual, distinct, columns, seeds, told)),
         notes=tuple(notes),
         differs={name: _short(name, value) for name, value in differs.items()},
         columns=columns,
@@ -193,6 +196,7 @@ def _heading(
     rows: Sequence[Row],
     columns: Sequence[Column],
     seeds: Sequence[int],
+    told: Mapping[str, set[str]],
 ) -> Iterator[str]:
     facts = next((row.facts for row in rows if row.facts.get("groups")), {})
     if facts.get("positive"):
@@ -203,6 +207,8 @@ def _heading(
     if pairs:
         yield f"{pairs}."
     yield from _training(apart, usual, rows)
+    yield from _not_defaults(usual, rows, told)
+    yield from _neighbours(rows)
     yield from _images(usual, facts)
     yield from _departures(rows)
     if facts.get("n_unknown"):
@@ -270,11 +276,58 @@ def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence
     ]
     yield f"Encoder {', '.join(trained)}."
     yield from _weights(rows)
-    others = sorted({str(row.spec["pretrain"]["dataset"]) for row in rows if row.spec.get("pretrain")})
+    others = sorted({_trained_on(row.spec["pretrain"]) for row in rows if row.spec.get("pretrain")})
     if others:
         yield f"Encoders trained on {', '.join(others)}, judged on this dataset."
     if any(" + " in row.images_per_step for row in rows):
         yield "Images/step: of the whole training set, or annotated + all; every image in as many views as its method takes."
+
+
+def _trained_on(data: Mapping[str, Any]) -> str:
+    """The dataset, with its target and attribute where they are not the ones of its card."""
+    name = str(data["dataset"])
+    try:
+        usual = kinds.datasets.get(name).card.defaults
+    except UserError:  # not installed here
+        return name
+    if (data.get("target"), data.get("attribute")) == (usual.target, usual.attribute):
+        return name
+    return f"{name} (target {data.get('target')}, attribute {data.get('attribute')})"
+
+
+def _not_defaults(usual: Mapping[str, str], rows: Sequence[Row], told: Mapping[str, set[str]]) -> Iterator[str]:
+    """The settings that are not the defaults, with the rows that have them where not all do that could. Those that a label
+    tells, or a note does since other rows have another value, are left to these."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    could: Counter[str] = Counter()
+    for row in rows:
+        could.update(composition(row).keys())
+        for name, value in _leaves(not_defaults(row.spec, row.name)):
+            if name not in told.get(row.label, ()) and value == usual.get(name, value):
+                owners.setdefault((name, value), []).append(row.label)
+    if owners:
+        each = (
+            f"{name}={value}" + ("" if len(labels) >= could[name] else f" ({', '.join(labels)})")
+            for (name, value), labels in sorted(owners.items())
+        )
+        yield f"Settings that are not the defaults: {', '.join(each)}."
+
+
+def _neighbours(rows: Sequence[Row]) -> Iterator[str]:
+    """How a kNN probe votes, and where there are fewer features than were asked to."""
+    by_neighbours = [row for row in rows if (row.spec.get("probe") or {}).get("kind") == "knn"]
+    if not by_neighbours:
+        return
+    yield (
+        "kNN: a neighbour's vote weighs exp(cosine / probe.vote_temperature); a tie, a score of exactly 0.5, is y = 0."
+    )
+    few: dict[str, list[str]] = {}
+    for row in by_neighbours:
+        asked, there = int(row.spec["probe"]["neighbours"]), row.facts.get("n_neighbours", row.facts.get("n_train"))
+        if there is not None and int(there) < asked:
+            few.setdefault(f"{there} training images, all of which vote, in place of {asked}", []).append(row.label)
+    for text, labels in sorted(few.items()):
+        yield f"kNN of {', '.join(labels)}: there are {text} neighbours."
 
 
 def _weights(rows: Sequence[Row]) -> Iterator[str]:

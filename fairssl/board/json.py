@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairssl.board.describe import WAY_OUT, record_path
+from fairssl.board.settings import not_defaults
 from fairssl.board.table import Table
 
 
@@ -13,6 +14,7 @@ def to_json_rows(*tables: Table) -> list[dict[str, Any]]:
 
     sd is None for one seed. mean is None, with a reason under "undefined", if any seed is undefined. "failures" is there
     only where runs failed or diverged: seed, state, reason and path of the record of each, and "way_out" with it;
+    "settings", those of the row that are not the defaults, as `--set` writes them;
     "missing", the seeds that only other rows of the table have, and "differs", where one dataset, target and attribute
     stand in more than one table, likewise.
     """
@@ -31,6 +33,9 @@ def to_json_rows(*tables: Table) -> list[dict[str, Any]]:
             undefined = {symbol: value.reason for symbol, value in row.values.items() if value.mean is None}
             if undefined:
                 one["undefined"] = undefined
+            settings = not_defaults(row.spec, row.name)
+            if settings:
+                one["settings"] = settings
             if row.failed:
                 one["failures"] = [
                     {"seed": seed, "state": state, "reason": error, "path": record_path(row, seed)}

@@ -122,12 +122,20 @@ def scorer(spec: RunSpec, model: Model, f: Tensor, data: RunData) -> Scorer:
     if spec.method.scored_by == "own":
         return _own_scorer(spec, model)
     target = torch.from_numpy(data.splits.train.target)
-    if spec.method.scored_by in ("annotated_head", "balanced_head"):
-        rows = torch.from_numpy(data.annotated)
-        if spec.method.scored_by == "balanced_head":
-            rows = balanced(rows, target, torch.from_numpy(data.splits.train.group), spec.seed)
+    rows = probed(spec, data)
+    if rows is not None:
         f, target = f[rows.to(f.device)], target[rows]
     return fit_probe(f, target, spec.probe, spec.seed)
+
+
+def probed(spec: RunSpec, data: RunData) -> Tensor | None:
+    """Which training images the probe is fitted on, as positions; None: all of them, in their order."""
+    if spec.method.scored_by not in ("annotated_head", "balanced_head"):
+        return None
+    rows, train = torch.from_numpy(data.annotated), data.splits.train
+    if spec.method.scored_by == "balanced_head":
+        rows = balanced(rows, torch.from_numpy(train.target), torch.from_numpy(train.group), spec.seed)
+    return rows
 
 
 def _own_scorer(spec: RunSpec, model: Model) -> Scorer:
