@@ -96,7 +96,8 @@ class Record(Measured):
     are annotated), n_unknown (test images left out, their group being unknown), one_class (which class all predictions
     are of, where they are of one), `batches` (stream -> images of a step), n_views, n_steps, `feature_sd`,
     `effective_rank` and `collapsed` (whether the encoder still tells images apart), `unread` (settings that have no
-    effect), `n_neighbours` (how many vote in a kNN probe), `departures` from an official protocol, and hashes of the splits and of the annotated subset.
+    effect), `n_neighbours` (how many vote in a kNN probe), `departures` from an official protocol, and hashes of the splits
+    and of the annotated subset.
     """
 
     version: int = RECORD_VERSION  # of this format

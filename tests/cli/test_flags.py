@@ -110,7 +110,7 @@ def test_a_grid_file_and_the_same_flags_plan_the_same_runs(tmp_path: Path) -> No
     assert {*FLAGS, "weights"} == set(GRID_KEYS)  # weights are of timm models alone: below
     from_file = plan("--grid", "mine.toml", cwd=tmp_path)
     from_flags = plan(*(word for words in FLAGS.values() for word in words), cwd=tmp_path)
-    assert from_file == from_flags
+    assert from_file == from_flags and from_file["replaced"] == []
     # sofclr twice, simclr once: its runs do not depend on the adversary; 2 targets x 2 attributes x 2 seeds
     assert (from_file["runs"], from_file["pretrainings"]) == (24, 6)
 
@@ -131,7 +131,219 @@ def test_weights_in_a_file_are_the_weights_of_the_flag(tmp_path: Path) -> None:
 def test_a_flag_stands_in_place_of_its_key_in_the_file_and_of_no_other(key: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(FILE)
     words = [word for name, flags in FLAGS.items() if name != key for word in flags]
-    assert plan("--grid", "mine.toml", *OTHER[key], cwd=tmp_path) == plan(*words, *OTHER[key], cwd=tmp_path)
+    others = ["--set", "encoder.width=4"] if key == "set" else []  # settings are replaced one by one
+    found = plan("--grid", "mine.toml", *OTHER[key], cwd=tmp_path)
+    replaced = found.pop("replaced")
+    assert found == without_replaced(plan(*words, *others, *OTHER[key], cwd=tmp_path))
+    line = "--set adversary.weight=0.7 stands in place of adversary.weight=0.1,0.3 in mine.toml"
+    assert replaced == ([line] if key == "set" else [])
+
+
+def without_replaced(found: dict[str, Any]) -> dict[str, Any]:
+    assert found.pop("replaced") == []
+    return found
+
+
+def counts(found: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(method, dataset) -> pretrainings and runs."""
+    return {
+        (row["method"], row["dataset"]): (row["pretrainings"], row["runs"])
+        for row in sorted(found["methods"], key=lambda row: (row["method"], row["dataset"]))
+    }
+
+
+SECTIONS = """
+seeds = 1
+epochs = 1
+set = ["train.lr=0.01,0.02", "encoder.width=4"]
+[[grid]]
+methods = ["simclr"]
+set = ["train.weight_decay=0.1"]
+[[grid]]
+methods = ["sofclr"]
+datasets = ["colored_digits"]
+set = ["train.lr=0.03"]
+"""
+
+
+@pytest.mark.slow
+def test_settings_beside_a_file_with_sections_replace_their_namesakes_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(SECTIONS)
+    # A section replaces what it names of the top: simclr keeps both rates, sofclr has its own.
+    assert counts(plan("--grid", "mine.toml", cwd=tmp_path)) == {
+        ("simclr", "synthfaces"): (2, 2),
+        ("sofclr", "colored_digits"): (1, 1),
+    }
+    # What is of the adversary concerns the section that has one.
+    words = ["--grid", "mine.toml", "--set", "train.lr=0.1", "--set", "adversary.weight=0.1,0.2", "--dry-run"]
+    told = fairssl("bench", *words, cwd=tmp_path)
+    lines = [line for line in told.stderr.splitlines() if "stands in place of" in line]
+    assert lines == [
+        "fairssl: --set train.lr=0.1 stands in place of train.lr=0.01,0.02 in mine.toml",
+        "fairssl: --set train.lr=0.1 stands in place of train.lr=0.03 in mine.toml",
+    ]
+    assert counts(plan(*words[:-1], cwd=tmp_path)) == {
+        ("simclr", "synthfaces"): (1, 1),
+        ("sofclr", "colored_digits"): (2, 2),
+    }
+    same = [
+        *("--method", "simclr", "--seeds", "1", "--epochs", "1", "--set", "train.lr=0.1", "--set", "encoder.width=4")
+    ]
+    fairssl("bench", *same, "--set", "train.weight_decay=0.1", *SMALL, "--out", "runs", cwd=tmp_path)
+    found = plan(*words[:-1], *SMALL, "--out", "runs", cwd=tmp_path)
+    assert found["done"] == 1  # the weight decay and the width of the file were kept: the same key
+    grid = "import fairssl; r = fairssl.bench(methods='simclr', grid='mine.toml', settings={'train.lr': 0.1, %s}, %s)"
+    data = "'data.n_train': 64, 'data.n_val_per_cell': 10, 'data.n_test_per_cell': 20"
+    code = grid % (data, "dataset='synthfaces', image_size=16, batch_size=16, encoder='small_cnn', out='runs'")
+    code += "; print(sorted({x.spec.train.weight_decay for x in r.plan.runs}), {x.spec.train.lr for x in r.plan.runs})"
+    assert python(code, cwd=tmp_path).stdout == "[1e-06, 0.1] {0.1}\n"
+
+
+SMALL = [
+    *("--image-size", "16", "--batch-size", "16", "--encoder", "small_cnn", "--set", "data.n_train=64"),
+    *("--set", "data.n_val_per_cell=10", "--set", "data.n_test_per_cell=20"),
+]
+
+
+def python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+
+
+ALIAS = 'methods = ["sofclr"]\nset = ["adversary.alpha=0.3"]'
+
+
+@pytest.mark.slow
+def test_a_setting_under_another_spelling_replaces_that_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(ALIAS)
+    found = plan("--grid", "mine.toml", "--set", "adversary.weight=0.5", cwd=tmp_path)
+    assert found["replaced"] == ["--set adversary.weight=0.5 stands in place of adversary.alpha=0.3 in mine.toml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sets", [("0.5",), ("0.5,0.3",)])
+@pytest.mark.parametrize("method", ["byol+adversary:0.3", "sofclr+adversary:0.3,sofclr"])
+def test_a_row_is_never_named_after_another_weight(method: str, sets: tuple[str], tmp_path: Path) -> None:
+    words = ["bench", "--method", method, "--seeds", "1", *TINY, "--set", f"adversary.weight={sets[0]}"]
+    found = fairssl(*words, cwd=tmp_path, code=2)
+    name = method.partition(",")[0]
+    assert found.stderr == (
+        f"fairssl: error: method {name!r} says that adversary.weight is 0.3, and --set that it is 0.5; leave one of them out\n"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_weight_said_twice_alike_is_one_weight(tmp_path: Path) -> None:
+    found = plan("--method", "byol+adversary:0.3", "--set", "adversary.alpha=0.30", "--seeds", "1", cwd=tmp_path)
+    assert found["runs"] == 1
+    (tmp_path / "mine.toml").write_text('methods = ["byol+adversary:0.3"]\nset = ["adversary.weight=0.5"]')
+    told = fairssl("bench", "--grid", "mine.toml", cwd=tmp_path, code=2).stderr
+    assert "and --grid mine.toml: set that it is 0.5" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("methods", "settings", "lines"),
+    [
+        ("simclr", ("train.dual_lr=0.1",), ["train.dual_lr=0.1 has no effect: no run reads it (simclr)"]),
+        ("random", ("train.lr=0.1",), ["train.lr=0.1 has no effect: no run reads it (random)"]),
+        ("simclr,sofclr", ("train.dual_lr=0.1",), []),
+        ("sogclr", ("sogclr.gamma_min=.1,.2",), ["sogclr.gamma_min=.1,.2 has no effect: no run reads it (sogclr)"]),
+        ("sogclr", ("sogclr.gamma_schedule=constant,cosine", "sogclr.gamma_min=.1"), []),
+        ("simclr", ("probe.neighbours=3",), ["probe.neighbours=3 has no effect: no run reads it (simclr)"]),
+        ("sofclr", ("adversary.weight=0", "adversary.lr=1"), None),
+        (
+            "sofclr",
+            ("adversary.weight=0", "adversary.hidden_dim=16"),
+            ["adversary.hidden_dim=16 has no effect: no run reads it (sofclr)"],
+        ),
+        ("simclr", ("train.lr=0.001",), []),  # the default, and read
+    ],
+)
+def test_a_setting_that_no_run_reads_is_said_in_one_line(
+    methods: str, settings: tuple[str, ...], lines: list[str] | None, tmp_path: Path
+) -> None:
+    words = ["bench", "--method", methods, *(word for text in settings for word in ("--set", text)), "--dry-run"]
+    if lines is None:
+        assert "adversary has no parameter 'lr'" in fairssl(*words, cwd=tmp_path, code=2).stderr
+        return
+    found = fairssl(*words, cwd=tmp_path).stderr.splitlines()
+    assert [line for line in found if "no effect" in line] == [f"fairssl: --set {line}" for line in lines]
+    assert json.loads(fairssl(*words, "--json", cwd=tmp_path).stdout)["without_effect"] == [
+        f"--set {line}" for line in lines
+    ]
+
+
+@pytest.mark.slow
+def test_a_setting_without_effect_is_said_also_when_runs_are_trained(tmp_path: Path) -> None:
+    line = "--set train.dual_lr=0.1 has no effect: no run reads it (simclr)"
+    words = ["--method", "simclr", *TINY, "--set", "train.dual_lr=0.1"]
+    assert fairssl("bench", *words, cwd=tmp_path).stderr.count(line) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0.1,0.1", "--set 'adversary.weight=0.1,0.1' names 0.1 twice; name it once"),
+        ("0.1,0.2,0.10", "--set 'adversary.weight=0.1,0.2,0.10' names 0.10 twice (as 0.1 too); name it once"),
+    ],
+)
+def test_a_sweep_names_a_value_once(text: str, message: str, tmp_path: Path) -> None:
+    found = fairssl("bench", "--method", "sofclr", "--set", f"adversary.weight={text}", cwd=tmp_path, code=2)
+    assert found.stderr == f"fairssl: error: {message}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["", "seeds = 1", '[[grid]]\nmethods = ["simclr"]\n[[grid]]\nseeds = 2'])
+def test_a_grid_file_names_methods(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    found = fairssl("bench", "--grid", "mine.toml", "--dry-run", cwd=tmp_path, code=2)
+    line = '--grid mine.toml: it names no methods; a grid file says which, as methods = ["simclr", "sofclr"]'
+    assert found.stderr == f"fairssl: error: {line}\n"
+    assert plan("--grid", "mine.toml", "--method", "simclr", cwd=tmp_path)["runs"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seeds = 0", "seeds = 0: must be at least 1"),
+        ("seeds = [-1]", "seeds -1: a seed is at least 0"),
+        ("seeds = [3, 3]", "seeds names 3 twice; name it once"),
+        ("epochs = 0", "epochs = 0: must be at least 1"),
+        ("annotated = 2.0", "annotated = 2.0: must be a share in (0, 1]"),
+        ('set = ["train.lr"]', "set 'train.lr' is not of the form part.parameter=value, as in adversary.weight=0.5"),
+        ('set = ["train.lr=x"]', "set: train.lr: Input should be a valid number"),
+        ('set = ["train.lr=1,1"]', "set 'train.lr=1,1' names 1 twice"),
+        ('set = ["foo.x=1"]', "set foo: no selected method has a part 'foo'"),
+        ('set = ["train.epochs=3"]\nepochs = 2', "set and 2 by --grid mine.toml: epochs; give one"),
+        ('set = ["train.dual_lr=3"]', "set train.dual_lr=3 has no effect: no run reads it (simclr)"),
+        ('pairs = "maxi"', "unknown pairs 'maxi'; did you mean 'max'"),
+        ('encoder = ""', "encoder is empty"),
+        ('encoder = "nope"', "encoder: unknown encoder 'nope'"),
+        ('datasets = ["nope"]', "datasets: unknown dataset 'nope'"),
+        ('targets = ["foo"]', "targets 'foo': synthfaces has no such target"),
+        ('attributes = ["foo"]', "attributes 'foo': synthfaces has no such attribute"),
+        ('pretrain_target = "male"', "pretrain_target needs pretrain_dataset"),
+        ('weights = "w.pth"', "weights = w.pth needs encoder"),
+    ],
+)
+def test_what_is_wrong_in_a_grid_file_names_the_file_and_its_key(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'methods = ["simclr"]\n{text}')
+    effect = "no effect" in message
+    found = fairssl("bench", "--grid", "mine.toml", "--dry-run", cwd=tmp_path, code=0 if effect else 2)
+    assert "--grid mine.toml: " in found.stderr and message in found.stderr and found.stderr.count("\n") == 1
+    named = {word.strip(":;,") for word in found.stderr.split() if word.startswith("--")}
+    assert named == {"--grid"}  # and no flag that nobody typed
 
 
 @pytest.mark.slow
