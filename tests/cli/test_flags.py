@@ -485,3 +485,29 @@ def test_a_changed_plugin_of_the_same_version_is_told_and_force_makes_its_result
     assert "1 of 1 results were made by other source code of objectives.mine" in again.stderr
     anew = fairssl(*words, "--force", cwd=tmp_path, PYTHONPATH=str(site))
     assert anew.stdout != first.stdout and "other source code" not in anew.stderr
+
+
+@pytest.mark.slow
+def test_a_caption_says_the_settings_that_are_not_the_defaults(here: Call, tmp_path: Path) -> None:
+    words = ["bench", "--seeds", "1", "--epochs", "1", *SMALL, "--set", "encoder.width=4"]
+
+    def table(*more: str) -> str:
+        here(*words, *more)
+        return (tmp_path / "runs" / "table.md").read_text()
+
+    said = "Settings that are not the defaults: "
+    assert said not in table("--method", "simclr,ce,byol+adversary:0.3")  # a method's own settings are its defaults
+    assert f"{said}train.lr=0.01." in table("--method", "simclr", "--set", "train.lr=0.01")
+    both = table("--method", "simclr,sofclr", "--set", "adversary.weight=0.4")
+    assert f"{said}adversary.weight=0.4." in both
+    knn = table("--method", "simclr", "--set", "probe.kind=knn", "--set", "probe.neighbours=1000")
+    assert f"{said}probe.kind=knn, probe.neighbours=1000." in knn
+    assert "a tie, a score of exactly 0.5, is y = 0." in knn
+    assert "kNN of simclr: there are 64 training images, all of which vote, in place of 1000 neighbours." in knn
+    rows = json.loads(here(*words, "--method", "sofclr", "--set", "adversary.weight=0", "--json")[0])
+    assert rows[0]["settings"] == {"adversary.weight": 0}
+    here("board", "build", "runs", "--out", "board")
+    for name in ("table.md", "table.tex", "index.html"):
+        text = (tmp_path / "board" / name).read_text()
+        assert "Settings that are not the defaults" in text, name
+    assert "--set probe.kind=knn --set probe.neighbours=1000" in (tmp_path / "board" / "table.csv").read_text()
