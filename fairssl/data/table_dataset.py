@@ -18,7 +18,7 @@ from fairssl.data.decoded import decoded_images
 from fairssl.data.files import ImageFiles, is_image_name, random_parts, short_id
 from fairssl.data.tables import is_table, match, plain, read_table, table_bytes
 from fairssl.interfaces import Dataset, DatasetConfig
-from fairssl.registry import did_you_mean
+from fairssl.registry import configure, did_you_mean
 from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, printable, silent
 
 if TYPE_CHECKING:
@@ -116,6 +116,18 @@ class Found:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Assigned:
+    """Which of N images go where: their `ids`, objects (N,), what is said of duplicates, `part` int64 (N,): 0 train, 1 val,
+    2 test, -1 none, departures from the official splits, and what is said of the splits."""
+
+    ids: np.ndarray
+    duplicates: tuple[str, ...]
+    part: np.ndarray
+    departures: tuple[str, ...]
+    said: tuple[str, ...]
+
+
 class TableDataset(Dataset):
     """Base of a dataset that is images with a table of labels.
 
@@ -132,6 +144,13 @@ class TableDataset(Dataset):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._kept: tuple[Path, Found] | None = None
+        self._assigned: tuple[Found, int, _Assigned] | None = None
+
+    def varied(self, **params: Any) -> TableDataset:
+        """The same data with other parameters that say nothing of where the table and the images are."""
+        other = type(self)(configure(type(self.config), self.name, {**self.config.params(), **params}))
+        other._kept = self._kept
+        return other
 
     def home(self, root: Path) -> Path:
         """The folder that names are seen from: the data folder, or the one in which the archive or the table lies."""
@@ -191,6 +210,10 @@ class TableDataset(Dataset):
                 f"{self.name}: {self.lacking(found, empty)}; or have splits drawn from what is there: --set data.split={DRAWN}"
             )
         return parts
+
+    def splits_are_drawn(self, found: Found) -> bool:
+        """Whether no split is given, or the user wants none of them."""
+        return self._drawn(found) or self.official_parts(found) is None
 
     def _drawn(self, found: Found) -> bool:
         return self.config.split == DRAWN and DRAWN not in found.values
@@ -268,14 +291,14 @@ class TableDataset(Dataset):
         found = self.found(root)
         columns, targets, _ = self.columns(found)
         y, group = targets[target].codes, columns[attribute]
-        self._kept = None
         with found.files as files:
-            keep, notes = self._distinct(found, progress)
-            part, departures, said = self._parts(found, keep, split_seed)
-            rows = self._rows(keep, part, target, y)
+            assigned = self._assign(found, split_seed, progress)
+            departures = assigned.departures
+            self._kept = self._assigned = None
+            rows = self._rows(assigned, target, y)
             packed = decoded_images(files, found.names[rows], image_size, files.fingerprint(progress), progress)
         rows = rows[packed.kept]
-        train, val, test = _three(packed.images, found.paths[rows], y[rows], group.codes[rows], part[rows])
+        train, val, test = self._three(packed.images, assigned, columns, rows, y, group.codes)
         counts = [len(train), len(val), len(test)]
         if self.official is not None and not departures and tuple(counts) != self.official:
             shares = (f"{name} {n:,} of {all_:,}" for name, n, all_ in zip(PARTS, counts, self.official, strict=True))
@@ -286,7 +309,7 @@ class TableDataset(Dataset):
             val=val,
             test=test,
             groups=group.labels,
-            notes=(*found.notes, *missing, *notes, *packed.notes, *said),
+            notes=(*found.notes, *missing, *assigned.duplicates, *packed.notes, *assigned.said),
             departures=departures,
         )
 
@@ -299,26 +322,58 @@ class TableDataset(Dataset):
         unreadable: Collection[str] = (),
         progress: Progress = silent,
     ) -> Splits:
-        """What `load` gives, without pixels: images uint8 (N, 0), and none is decoded. `unreadable`: names in `Found.files`
-        that do not decode, where that is known; where it is not, `load` may give fewer images."""
+        """As `Dataset.outline`; `unreadable` are names in `Found.files`."""
         found = self.found(root)
         columns, targets, _ = self.columns(found)
         y, group = targets[target].codes, columns[attribute]
-        keep, _ = self._distinct(found, progress)
-        part, departures, said = self._parts(found, keep, split_seed)
-        rows = self._rows(keep, part, target, y)
+        assigned = self._assign(found, split_seed, progress)
+        rows = self._rows(assigned, target, y)
         if unreadable:
             rows = rows[~np.isin(found.names[rows], list(unreadable))]
         images = np.zeros((len(rows), 0), dtype=np.uint8)
-        train, val, test = _three(images, found.paths[rows], y[rows], group.codes[rows], part[rows])
-        return Splits(train=train, val=val, test=test, groups=group.labels, notes=said, departures=departures)
+        train, val, test = self._three(images, assigned, columns, rows, y, group.codes)
+        return Splits(
+            train=train,
+            val=val,
+            test=test,
+            groups=group.labels,
+            notes=assigned.said,
+            departures=assigned.departures,
+        )
 
-    def _rows(self, keep: np.ndarray, part: np.ndarray, target: str, y: np.ndarray) -> np.ndarray:
+    def _assign(self, found: Found, seed: int, progress: Progress) -> _Assigned:
+        """Which images go where. Kept, since planning asks for every target and attribute."""
+        if self._assigned is None or self._assigned[0] is not found or self._assigned[1] != seed:
+            keep, duplicates = self._distinct(found, progress)
+            ids = np.array([short_id(path, folders=True) for path in found.paths], dtype=object)
+            self._assigned = (found, seed, _Assigned(ids, tuple(duplicates), *self._parts(found, keep, seed)))
+        return self._assigned[2]
+
+    def _rows(self, assigned: _Assigned, target: str, y: np.ndarray) -> np.ndarray:
         """int64 (M,): the images that are used, training first: a split is then a slice of the pack, and no copy."""
-        rows = np.flatnonzero(keep & (part >= 0) & (y >= 0))
+        rows = np.flatnonzero((assigned.part >= 0) & (y >= 0))
         if not len(rows):
             raise UserError(f"{self.name}: no image has {printable(target)!r} and a split; choose another --target")
-        return rows[np.argsort(part[rows], kind="stable")]
+        return rows[np.argsort(assigned.part[rows], kind="stable")]
+
+    def _three(
+        self,
+        images: np.ndarray,
+        assigned: _Assigned,
+        columns: Mapping[str, Column],
+        rows: np.ndarray,
+        target: np.ndarray,
+        group: np.ndarray,
+    ) -> list[Split]:
+        """Training, validation and test: the images (M, ...) of `rows` (M,), which are in that order."""
+        ends = np.searchsorted(assigned.part[rows], np.arange(len(PARTS) + 1))
+        splits = []
+        for i in range(len(PARTS)):
+            here = rows[ends[i] : ends[i + 1]]
+            ids = tuple(assigned.ids[here])
+            codes = {name: column.codes[here] for name, column in columns.items() if not column.refused}
+            splits.append(Split(images[ends[i] : ends[i + 1]], target[here], group[here], ids, codes))
+        return splits
 
     def found(self, root: Path | None) -> Found:
         """The images that have a row. Kept until they are loaded, since planning asks several times."""
@@ -528,18 +583,6 @@ class TableDataset(Dataset):
 def known_names(card: Card) -> list[str]:
     """Every target and attribute, once."""
     return [*dict.fromkeys([*card.targets, *card.attributes])]
-
-
-def _three(
-    images: np.ndarray, paths: np.ndarray, target: np.ndarray, group: np.ndarray, part: np.ndarray
-) -> list[Split]:
-    """Training, validation and test of N images, which are in that order by their `part` (N,)."""
-    ends = np.searchsorted(part, np.arange(len(PARTS) + 1))
-    places = [slice(ends[i], ends[i + 1]) for i in range(len(PARTS))]
-    return [
-        Split(images[here], target[here], group[here], tuple(short_id(path, folders=True) for path in paths[here]))
-        for here in places
-    ]
 
 
 def _first(names: Sequence[str]) -> str:

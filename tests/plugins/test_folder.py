@@ -436,7 +436,7 @@ def test_settings_are_in_the_key_where_they_change_something(tmp_path):
     write_folder(tmp_path / "d", 60)
 
     def key(*sets):
-        options = {"targets": ["smiling"], "attributes": ["gender"], "assignments": list(sets)}
+        options = {"targets": ["smiling"], "attributes": ["gender"], "assignments": ["data.min_cell=0", *sets]}
         return resolve(request(tmp_path / "d", **options)).runs[0].spec.key
 
     assert key("data.bin=age:35+60") == key('data.bin={"age": [35, 60]}') != key()
