@@ -143,7 +143,9 @@ def test_corrupt_images_are_left_out_of_their_split(tmp_path):
 
 def test_where_the_partition_leaves_a_split_empty_it_is_refused_and_80_10_10_if_asked_for(tmp_path):
     root = made(tmp_path / "a", 40, part=[0] * 40)
-    says = r"none of the 40 images in .*a/img_align_celeba' is val or test in .*list_eval_partition.txt'.*data.split=drawn"
+    says = (
+        r"none of the 40 images in .*a/img_align_celeba' is val or test in .*list_eval_partition.txt'.*data.split=drawn"
+    )
     for refused in (load, inspect):
         with pytest.raises(UserError, match=says):
             refused(root)

@@ -561,7 +561,9 @@ def test_fairface_without_its_training_images_is_refused_and_drawn_if_asked_for(
     root = fairface(tmp_path / "f")
     shutil.rmtree(root / "train")
     for refused in (fair, build_fairface().inspect):
-        with pytest.raises(UserError, match=r"none of the images of train/ that fairface_label_train.csv lists is in .*/f'"):
+        with pytest.raises(
+            UserError, match=r"none of the images of train/ that fairface_label_train.csv lists is in .*/f'"
+        ):
             refused(root)
     (root / "fairface_label_train.csv").unlink()
     with pytest.raises(UserError, match=r"/f' lacks fairface_label_train.csv, .*--set data.split=drawn"):
