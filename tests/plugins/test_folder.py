@@ -467,7 +467,8 @@ def test_describe_says_what_is_there_and_proposes_a_command(tmp_path):
     }
     assert pair["unknown"] == 60 - by_hand.sum()
     assert found["command"] == (
-        f"fairssl bench --dataset folder --data-dir '{root}' --set data.bin=age:35+60 --target smiling --attr gender"
+        f"fairssl bench --dataset folder --data-dir '{root}' --set data.min_cell=0 --set data.bin=age:35+60 "
+        "--target smiling --attr gender"
     )
     assert (
         "--set data.ordered=race:White+Black+Asian "
