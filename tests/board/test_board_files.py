@@ -827,7 +827,10 @@ def test_a_board_of_it_has_a_fault(board: Path) -> None:
     assert any("leakage.balanced_accuracy is -5.0" in fault for fault in verify(board).faults)
 
 
-def test_a_bundle_is_no_folder(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_no_folder(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = error_of(capsys, ["board", "build", str(runs), "--out", str(tmp_path / "file")])
+    assert "Not a directory; name another place" in said and (tmp_path / "file").read_text() == "mine"
     said = error_of(capsys, ["board", "export", str(runs), "--out", str(runs)])
     assert f"{runs} is a folder; name the file to write, as --out {runs / 'bundle.zip'}" in said
 
