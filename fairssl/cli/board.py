@@ -151,6 +151,8 @@ def add(
 
     added = take(bundle, runs)
     typer.echo(f"{added.n_new} runs added to {runs}, {added.n_known} were there already")
+    for key in added.kept:
+        typer.echo(f"not taken: {key} failed there and ended well in {runs}")
 
 
 @app.command()
