@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fairssl import kinds
-from fairssl.data.places import read_fault
+from fairssl.data.overview import check_memory, inspect
+from fairssl.data.places import out_of_memory, read_fault
 from fairssl.interfaces import MIN_CELL, Dataset, check_label, combined, groups_of
 from fairssl.spec.run import DataSpec
 from fairssl.types import Card, Progress, Split, Splits, UserError, printable, silent
@@ -73,11 +74,15 @@ def load_splits(data: DataSpec, root: Path | None, progress: Progress = silent, 
     try:
         card = source.card_for(root)
         check_data(data, card)
+        if card.embedded:
+            check_memory(data.dataset, inspect(source, root), data.image_size)
         splits = _load(source, card, data, root, progress)
     except OSError as error:
         if isinstance(error, UserError):
             raise
         raise read_fault(data.dataset, error, root) from error
+    except MemoryError as error:
+        raise out_of_memory(data.dataset, error, data.image_size) from error
     few = min_cell_note(data, splits)
     check_splits(data, splits, getattr(source.config, "min_cell", MIN_CELL) if min_cell is None else min_cell)
     return replace(

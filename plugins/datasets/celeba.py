@@ -196,7 +196,7 @@ def _find(root: Path | None) -> _Found:
     _check_values(partition, parts.index, parts.to_numpy(), (0, 1, 2), "parts are 0, 1 and 2")
     _check_same(attributes, table.index, partition, parts.index)
     images, notes = _images(places, table.index)
-    row = table.index.get_indexer([posixpath.basename(name) for name in images.names])
+    row = _rows(table.index, images.names)
     here = row >= 0
     if not here.any():
         raise UserError(f"celeba: no image in {str(images.root)!r} is listed in {str(attributes)!r}")
@@ -247,9 +247,17 @@ def _need(places: Sequence[Path], names: Sequence[str]) -> Path:
     return path
 
 
+def _is_folder(path: Path) -> bool:
+    """Also of what lies in a folder that may not be read: then not, and the error is of that folder."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[str]]:
     """Unpacked, unpacked twice as on Kaggle, or still in an archive: whichever has more images listed; what to say of it."""
-    candidates = [path for place in places for path in (place / IMAGES / IMAGES, place / IMAGES) if path.is_dir()]
+    candidates = [path for place in places for path in (place / IMAGES / IMAGES, place / IMAGES) if _is_folder(path)]
     archives = [place / name for place in places for name in ARCHIVES if (place / name).is_file()]
     found: list[tuple[int, ImageFiles]] = []
     notes, faults = [], []
@@ -260,7 +268,7 @@ def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[
             faults.append((path, error))
             continue
         if len(files):
-            found.append((int((listed.get_indexer([posixpath.basename(n) for n in files.names]) >= 0).sum()), files))
+            found.append((int((_rows(listed, files.names) >= 0).sum()), files))
     if not found and faults:
         raise faults[0][1]
     if not found:
@@ -276,6 +284,13 @@ def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[
             files.close()
     notes += [f"{str(path)!r} cannot be read and is not used" for path, _ in faults]
     return used, notes
+
+
+def _rows(listed: pd.Index, names: np.ndarray) -> np.ndarray:
+    """int64 (N,): the row of each file among those listed, -1 where it is not there. Not by `get_indexer`: pandas' strings
+    take no name whose bytes are no UTF-8."""
+    at = {name: row for row, name in enumerate(listed)}
+    return np.array([at.get(posixpath.basename(name), -1) for name in names], dtype=np.int64)
 
 
 def _check_values(path: Path, names: pd.Index, values: np.ndarray, allowed: Sequence[int], rule: str) -> None:
