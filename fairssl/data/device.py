@@ -89,7 +89,7 @@ def check_device_name(name: str) -> None:
     try:
         torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:1") from error
+        raise UserError(f"--device {name!r} cannot be used: no such device; use auto, cpu, cuda or cuda:1") from error
 
 
 def pick_device(name: str = "auto") -> torch.device:
