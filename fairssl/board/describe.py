@@ -11,6 +11,7 @@ from typing import Any
 from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
+from fairssl.types import counted
 
 
 def by_seed(texts: Mapping[int, str]) -> str:
@@ -206,7 +207,9 @@ def _heading(
     yield from _images(usual, facts)
     yield from _departures(rows)
     if facts.get("n_unknown"):
-        yield f"{facts['n_unknown']} test images of unknown group are left out."
+        yield counted(
+            facts["n_unknown"], "test image of unknown group is left out.", "test images of unknown group are left out."
+        )
     if facts.get("cells"):
         cells = [
             f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))

@@ -13,7 +13,7 @@ import typer
 
 from fairssl.cli._paths import parse_path
 from fairssl.progress import reporter
-from fairssl.types import Progress, UserError
+from fairssl.types import Progress, UserError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,7 @@ def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
             typer.echo(f"{row['name']}:")
         where = "embedded" if row["embedded"] else f"in {row['root']}"
         not_here = f"broken: {row['broken']}" if row["broken"] else f"not found: {row['missing']}"
-        typer.echo(f"  {row['images']:,} images, {where}" if row["found"] else f"  {not_here}")
+        typer.echo(f"  {counted(row['images'], 'image')}, {where}" if row["found"] else f"  {not_here}")
 
 
 @app.command()
@@ -176,7 +176,9 @@ def verify(
     for pair, groups in found.shared.items():
         counts = ", ".join(f"{group} {n}" for group, n in groups["n"].items())
         same = ", ".join(" = ".join(ids) for ids in groups["examples"])
-        faults.append(f"duplicates: {sum(groups['n'].values())} images are in {pair} ({counts}): {same}")
+        faults.append(
+            f"duplicates: {counted(sum(groups['n'].values()), 'image is', 'images are')} in {pair} ({counts}): {same}"
+        )
     if as_json:
         _print_json(
             {
@@ -472,17 +474,19 @@ def _examine(splits: Splits) -> _Examined:
 def _described(found: Mapping[str, Any]) -> str:
     side = "" if found["shorter_side"] is None else f", shorter side {found['shorter_side']} px"
     lines = [
-        f"{found['root']}, {', '.join(found['tables'])}: {found['rows']:,} rows, {found['images']:,} with an image{side}"
+        f"{found['root']}, {', '.join(found['tables'])}: {counted(found['rows'], 'row')}, {found['images']:,} with an image{side}"
     ]
     lines += [f"  {note}" for note in found["notes"]]
     bad, same = found["unreadable"], found["duplicates"]
     if bad["n"]:
         lines.append(
-            f"  unreadable: {bad['n']:,} images: {'; '.join(bad['examples'][:5])}{'; ...' if bad['n'] > 5 else ''}"
+            f"  unreadable: {counted(bad['n'], 'image')}: {'; '.join(bad['examples'][:5])}{'; ...' if bad['n'] > 5 else ''}"
         )
     if same["groups"]:
         examples = "; ".join(" = ".join(names) for names in same["examples"])
-        lines.append(f"  duplicates: {same['images']:,} images in {same['groups']:,} groups of equal bytes: {examples}")
+        lines.append(
+            f"  duplicates: {same['images']:,} images in {counted(same['groups'], 'group')} of equal bytes: {examples}"
+        )
     if not bad["n"] and not same["groups"]:
         lines.append("  every image decodes, none is there twice")
     lines += ["", "columns"]
@@ -506,7 +510,7 @@ def _described(found: Mapping[str, Any]) -> str:
         heading = [f"{pair['attribute']}:", *pair["cells"]["0"]]
         lines += _aligned([heading, *rows])
         if pair["unknown"]:
-            lines.append(f"    {pair['unknown']:,} images lack one of the two")
+            lines.append(f"    {counted(pair['unknown'], 'image lacks', 'images lack')} one of the two")
     proposed = found["command"] or "no command: a target and an attribute beside it are needed"
     return "\n".join([*lines, "", proposed])
 

@@ -26,7 +26,7 @@ from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError, first_line
+from fairssl.types import UserError, counted, first_line
 
 SECONDS_TO_CONNECT = 60.0  # that a cluster has to answer
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -165,7 +165,7 @@ class RayLoop:
                 self._release_claim(key)
 
     def _report_progress(self) -> None:
-        what = f"Ray, {self.finished} of {self.n_jobs} pretrainings done"
+        what = f"Ray, {self.finished} of {counted(self.n_jobs, 'pretraining')} done"
         self.log.overall(what, self.finished, self.n_jobs)
 
     def on_task_end(self, task: Any, job: Job) -> None:

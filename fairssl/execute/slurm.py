@@ -22,7 +22,7 @@ from fairssl.plan.resolve import Run
 from fairssl.progress import LineReporter
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 
 def run_slurm(
@@ -55,11 +55,13 @@ def run_slurm(
             raise NothingStarted(str(error)) from error
         rounds += 1
         names = ", ".join(str(job.job_id) for job in submitted)
-        log.note(f"{len(submitted)} jobs submitted ({names}), their output in {folder}; Ctrl-C leaves them to go on")
+        log.note(
+            f"{counted(len(submitted), 'job')} submitted ({names}), their output in {folder}; Ctrl-C leaves them to go on"
+        )
         watch.wait_for(submitted)
         if not watch.left:
             return
-        log.note(f"{len(watch.left)} pretrainings were not finished by jobs {names}")
+        log.note(f"{counted(len(watch.left), 'pretraining was', 'pretrainings were')} not finished by jobs {names}")
         in_vain = in_vain + 1 if len(watch.recorded) == recorded_before else 0
     for job in watch.left:
         write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds in vain; see {folder}", log)
@@ -113,7 +115,7 @@ class _Watch:
             over = all(job.done() for job in submitted)
             self._look()
             self.log.overall(
-                f"Slurm, {self.n_jobs - len(self.left)} of {self.n_jobs} pretrainings done",
+                f"Slurm, {self.n_jobs - len(self.left)} of {counted(self.n_jobs, 'pretraining')} done",
                 self.n_jobs - len(self.left),
                 self.n_jobs,
             )

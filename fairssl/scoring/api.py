@@ -21,7 +21,7 @@ from fairssl.scoring.groups import Pairs, PartialMean, WhenUndefined, default_pa
 from fairssl.scoring.metrics import columns, evaluate, readings
 from fairssl.scoring.outcome import check_outcome, group_codes
 from fairssl.scoring.resampling import Floor, Interval, bootstrap, check_replicates, inside_floor, noise_floor
-from fairssl.types import Outcome, Progress, Undefined, UserError, Value, silent
+from fairssl.types import Outcome, Progress, Undefined, UserError, Value, counted, silent
 
 if TYPE_CHECKING:
     import pandas
@@ -103,7 +103,7 @@ class Scores:
     def caption(self) -> tuple[str, ...]:
         """What was scored, and how more than two groups became one number."""
         score, target, group = self.named
-        lines = [f"{self.n} predictions: target {target}, {score} > 0.5 predicts 1, groups by {group}"]
+        lines = [f"{counted(self.n, 'prediction')}: target {target}, {score} > 0.5 predicts 1, groups by {group}"]
         how = describe_pairs(len(self.outcome.groups), self.pairs)
         if how and not self.pairs_chosen:
             how += "; groups are taken as nominal unless said to be ordered (--ordered, ordered=True)"

@@ -27,6 +27,7 @@ from fairssl.api import (
     Splits,
     UserError,
     contents_of,
+    counted,
     decoded_images,
     download_fault,
     printable,
@@ -205,7 +206,8 @@ def _find(root: Path | None) -> _Found:
         notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
     if not here.all():
         shown = printable(images.names[~here][0])
-        notes.append(f"unlisted: {int((~here).sum()):,} images have no labels and are left out: {shown}, ...")
+        left_out = counted(int((~here).sum()), "image has no labels and is", "images have no labels and are")
+        notes.append(f"unlisted: {left_out} left out: {shown}, ...")
     names, row = images.names[here], row[here]
     listed = table.index[row]
     part = parts.iloc[:, 0].reindex(listed).to_numpy().astype(np.int64)
@@ -278,7 +280,7 @@ def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[
     for n, files in found:
         if n != most:
             notes.append(
-                f"{str(used.root)!r} is used, which holds {most:,} images listed; {str(files.root)!r} has {n:,}"
+                f"{str(used.root)!r} is used, which holds {counted(most, 'image')} listed; {str(files.root)!r} has {n:,}"
             )
         if files is not used:
             files.close()
@@ -367,8 +369,8 @@ def _read(path: Path, n_values: int) -> pd.DataFrame:
         raise UserError(f"{str(path)!r} lists {table.index[table.index.duplicated()][0]!r} twice; download it again")
     if announced is not None and announced != len(table):
         raise UserError(
-            f"{str(path)!r} announces {announced:,} rows and holds {len(table):,}: it was cut off, and is to be downloaded "
-            "again; or if you shortened it yourself, correct the number in its first line"
+            f"{str(path)!r} announces {counted(announced, 'row')} and holds {len(table):,}: it was cut off, and is to be "
+            "downloaded again; or if you shortened it yourself, correct the number in its first line"
         )
     return table
 
@@ -399,8 +401,8 @@ def _list_fault(path: Path, expected: str) -> UserError:
             for number, cells in rows:
                 if len(cells) != len(first[1]):
                     return UserError(
-                        f"{str(path)!r} is not {expected}: line {number} has {len(cells)} fields, and the first row has "
-                        f"{len(first[1])}; if it is the last line, the download was cut off"
+                        f"{str(path)!r} is not {expected}: line {number} has {counted(len(cells), 'field')}, and the first "
+                        f"row has {len(first[1])}; if it is the last line, the download was cut off"
                     )
     return download_fault(path, expected)
 
