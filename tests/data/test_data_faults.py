@@ -276,20 +276,20 @@ def test_too_few_test_images_are_refused_and_the_limit_may_be_lowered(tmp_path):
     for words in (("bench", "--method", "simclr", "--out", tmp_path / "runs"), ("data", "prepare", "utkface")):
         choice = ("--dataset", "utkface") if words[0] == "bench" else ()
         code, _, err = fairssl(*words, *choice, "--data-dir", root, *SIZE)
-        assert code == 2 and "fairssl: error: utkface: the test split has 1 images of gender = 0 and ethnicity" in err
+        assert code == 2 and "fairssl: error: utkface: the test split has 1 image of gender = 0 and ethnicity" in err
         assert "fewer than 10" in err and "--set data.min_cell=1" in err
     assert not (tmp_path / "runs").exists()
     code, _, _ = fairssl("data", "prepare", "utkface", "--data-dir", root, *SIZE, "--set", "data.min_cell=1")
     assert code == 0
     code, out, _ = verify("utkface", root)  # the files are sound
-    assert code == 0 and "note: too small to be judged: utkface: the test split has 1 images" in out
+    assert code == 0 and "note: too small to be judged: utkface: the test split has 1 image of" in out
 
 
 def test_a_name_that_is_not_utf8_is_named_and_escaped(tmp_path):
     root = utkface(tmp_path / "UTKFace")
     shutil.copy(root / next(iter(os.listdir(root))), root / NOT_UTF8)
     code, out, _ = verify("utkface", root)
-    assert code == 0 and "note: odd names: 1 file names are not UTF-8" in out and r"caf\xe9_portrait.jpg" in out
+    assert code == 0 and "note: odd names: 1 file name is not UTF-8" in out and r"caf\xe9_portrait.jpg" in out
     code, out, _ = verify("utkface", root, "--json")
     assert any(r"caf\xe9_portrait.jpg" in note for note in json.loads(out)["notes"])
     moved = tmp_path / os.fsdecode(b"caf\xe9")

@@ -236,7 +236,7 @@ def test_a_corrupt_image_is_left_out_and_the_others_stay_where_they_were(tmp_pat
     spoilt = root / people(EVEN)[0]
     spoilt.write_bytes(b"no image")
     after = build(n_train=50, n_eval=5).load(root, "gender", "ethnicity", 10)
-    assert any(note.startswith("corrupt: 1 images") and spoilt.name in note for note in after.notes)
+    assert any(note.startswith("corrupt: 1 image") and spoilt.name in note for note in after.notes)
     moved = sum(len(set(getattr(before, part).ids) ^ set(getattr(after, part).ids)) for part in PARTS)
     assert moved <= 6  # one image out and, at most, one in, per split
 
