@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.cli._paths import parse_path
+from fairssl.cli._table import echo_hanging
 from fairssl.progress import reporter
 from fairssl.types import Progress, UserError, counted
 
@@ -72,13 +73,14 @@ def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
     for row in rows:
         if row["title"]:
             labels = [_shorten(row[kind]) or "the columns of your table" for kind in ("targets", "attributes")]
-            typer.echo(f"{row['name']}: {row['title']}\n  licence     {row['licence']}")
-            typer.echo(f"  targets     {labels[0]}\n  attributes  {labels[1]}")
+            echo_hanging("", f"{row['name']}: {row['title']}")
+            for what, text in (("licence", row["licence"]), ("targets", labels[0]), ("attributes", labels[1])):
+                echo_hanging(f"  {what:12}", text)
         else:
             typer.echo(f"{row['name']}:")
         where = "embedded" if row["embedded"] else f"in {row['root']}"
         not_here = f"broken: {row['broken']}" if row["broken"] else f"not found: {row['missing']}"
-        typer.echo(f"  {counted(row['images'], 'image')}, {where}" if row["found"] else f"  {not_here}")
+        echo_hanging("  ", f"{counted(row['images'], 'image')}, {where}" if row["found"] else not_here)
 
 
 @app.command()
@@ -118,10 +120,12 @@ def prepare(
             }
         )
         return
-    typer.echo(
-        f"{name}: {chosen.card.title}, {data.image_size} px, target {data.target}, attribute {data.attribute}\n"
-        f"{_table(_counts(splits), data.target)}\n"
-        f"correlation with the target {data.target} over {scope} (phi; Cramér's V for more than two groups)"
+    echo_hanging(
+        "", f"{name}: {chosen.card.title}, {data.image_size} px, target {data.target}, attribute {data.attribute}"
+    )
+    typer.echo(_table(_counts(splits), data.target))
+    echo_hanging(
+        "", f"correlation with the target {data.target} over {scope} (phi; Cramér's V for more than two groups)"
     )
     column = phi[data.target]
     for attribute in sorted(column, key=lambda a: (-abs(column[a] or 0), a)):
@@ -198,7 +202,7 @@ def verify(
         )
         _echo_notes(splits.departures, notes)
         for fault in faults:
-            typer.echo(f"fault: {fault}")
+            echo_hanging("fault: ", fault)
         typer.echo("faults found: " + str(len(faults)) if faults else "no fault: no image in two splits, none corrupt")
     if faults:
         raise typer.Exit(1)
@@ -351,9 +355,9 @@ def _size(name: str, card: Card, stored: int | None, asked: int | None) -> int:
 
 def _echo_notes(departures: Sequence[str], notes: Sequence[str]) -> None:
     for departure in departures:
-        typer.echo(f"departure: {departure}")
+        echo_hanging("departure: ", departure)
     for note in notes:
-        typer.echo(f"note: {note}")
+        echo_hanging("note: ", note)
 
 
 @contextlib.contextmanager
