@@ -86,10 +86,16 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
 
 
 class BoardMaker:
-    """Records and their predictions in, the files' text out; a pure function of these and of the installed metrics."""
+    """Records and their predictions in, the files' text out; a pure function of these and of the metrics.
 
-    def __init__(self, wanted: Wanted | None = None) -> None:
-        self.metrics: Sequence[Metric] = scoring.columns()
+    `versions`: symbol -> version of the metrics of a board that is made again; default: those that are installed. Of these
+    the installed ones are computed for runs whose record lacks them.
+    """
+
+    def __init__(self, wanted: Wanted | None = None, versions: Mapping[str, int] | None = None) -> None:
+        installed = scoring.columns()
+        self.versions = {m.symbol: m.version for m in installed} if versions is None else versions
+        self.metrics: Sequence[Metric] = [m for m in installed if self.versions.get(m.symbol) == m.version]
         self.wanted = wanted
         self.n_records = 0
         self.files: dict[str, str] = {}  # name -> SHA-256
@@ -111,7 +117,7 @@ class BoardMaker:
                 kept = Predictions.from_csv_gz(predictions)
             except (ValueError, OverflowError) as error:
                 raise UserError(f"the predictions of {record.key} are damaged ({error})") from error
-            wrong = disagreements(record, kept, self.metrics)
+            wrong = disagreements(record, kept, scoring.columns())
             if wrong:
                 raise UserError(f"record {record.key} is not what its predictions give: {wrong[0]}; run it again")
             shown = with_one_class(brought_up_to_date(record, kept, self.metrics), kept)
@@ -158,7 +164,7 @@ class BoardMaker:
         content = {
             "version": MANIFEST_VERSION,
             "grid": None if self.wanted is None else self.wanted.grid,
-            "metrics": {m.symbol: m.version for m in self.metrics},
+            "metrics": dict(self.versions),
             "runs": {**self._runs, **{key: {"state": "missing", "name": name} for key, name in self.missing.items()}},
             "files": {**self.files, **hashes},
         }

@@ -109,9 +109,14 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
 def _telling(compositions: Sequence[Mapping[str, str]]) -> list[str]:
     """The settings that tell the compositions apart. One that a composition lacks is at its default there, unless it is of a
     part that is missing altogether, which `parts` says."""
-    shared = set.intersection(*(set(c) for c in compositions))
-    of_parts = tuple(f"{part}." for c in compositions for part in c["parts"].split("+"))
-    names = [name for name in differing(compositions) if name in shared or not name.startswith(of_parts)]
+    parts = [c["parts"].split("+") for c in compositions]
+    of_some = {part for one in parts for part in one}
+
+    def says_all(name: str) -> bool:
+        part = name.partition(".")[0]
+        return part not in of_some or all(name in c or part in own for c, own in zip(compositions, parts, strict=True))
+
+    names = [name for name in differing(compositions) if says_all(name)]
     return [name for name in names if name not in FOLLOWING] or names
 
 
@@ -239,7 +244,7 @@ def _heading(
             "(95 % quantile)."
         )
     if any(row.is_marked for row in rows):
-        yield f"{DOES_NOT_COMPETE}: does not compete for bold, see the notes."
+        yield f"{DOES_NOT_COMPETE}: does not compete for bold in some column or in all, see the notes."
     if any(column.diagnostic for column in columns):
         yield "Leak: how well a fresh linear classifier finds the group in the frozen features (balanced accuracy)."
     if LEAK_MLP in columns:

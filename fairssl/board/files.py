@@ -196,6 +196,9 @@ def read_manifest(source: Source) -> dict[str, Any]:
     runs, files = (content.get(name) if isinstance(content, dict) else None for name in ("runs", "files"))
     if not isinstance(runs, dict) or not isinstance(files, dict) or not all(isinstance(r, dict) for r in runs.values()):
         raise UserError(f"manifest.json of {source.name} names no runs and files")
+    metrics = content.get("metrics")
+    if not isinstance(metrics, dict) or not all(type(version) is int for version in metrics.values()):
+        raise UserError(f"manifest.json of {source.name} does not say the versions of its metrics")
     return dict(content)
 
 

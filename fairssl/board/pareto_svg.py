@@ -13,6 +13,8 @@ from fairssl.scoring.tradeoff import pareto_front
 WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 48
 LABELLED = 14  # points; more would cover each other
+RADIUS = 6  # of a point
+LETTER = 7.2  # width of a letter of 13 px, a little more than the mean
 
 
 def pareto_svg(table: Table, accuracy: Column, gap: Column) -> str:
@@ -47,17 +49,32 @@ def pareto_svg(table: Table, accuracy: Column, gap: Column) -> str:
             f'<g class="point{" on-front" if i in best else ""}" tabindex="0" role="img" aria-label="{told}" data-tip="{told}">'
             f'<line x1="{across(x - x_sd):.1f}" y1="{cy:.1f}" x2="{across(x + x_sd):.1f}" y2="{cy:.1f}"/>'
             f'<line x1="{cx:.1f}" y1="{up(y - y_sd):.1f}" x2="{cx:.1f}" y2="{up(y + y_sd):.1f}"/>'
-            f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="6"/></g>'
+            f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="{RADIUS}"/></g>'
         )
-        if len(found) <= LABELLED:
-            left = cx > WIDTH - 130
-            anchor = ' text-anchor="end"' if left else ""
-            label = escape(printed_name(row.name)[:24])
-            parts.append(
-                f'<text aria-hidden="true" x="{cx + (-10 if left else 10):.1f}" y="{cy - 8:.1f}"{anchor}>{label}</text>'
-            )
+    if len(found) <= LABELLED:
+        parts += _labels([(across(x), up(y), printed_name(row.name)[:24]) for row, x, _, y, _ in found])
     name = escape(f"{accuracy.heading} against {gap.heading}, {table.title}", quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{name}">{"".join(parts)}</svg>'
+
+
+def _labels(points: Sequence[tuple[float, float, str]]) -> list[str]:
+    """A name beside each point, where it covers no other point and no other name if there is such a place."""
+    taken = [(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y, _ in points]
+    parts = []
+    for x, y, name in points:
+        wide = LETTER * len(name)
+        right, left = x + RADIUS + 4, x - RADIUS - 4 - wide
+        boxes = [(at, y + down - 11, at + wide, y + down + 3) for down in (-8, 16, 4, -20, 28) for at in (right, left)]
+        inside = [box for box in boxes if box[0] > LEFT and box[2] < WIDTH and box[1] > 0] or boxes[:1]
+        box = min(inside, key=lambda one: sum(_overlap(one, other) for other in taken))  # the first of the best
+        taken.append(box)
+        parts.append(f'<text aria-hidden="true" x="{box[0]:.1f}" y="{box[3] - 3:.1f}">{escape(name)}</text>')
+    return parts
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """The area that two boxes (left, top, right, bottom) share."""
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
 
 
 class _Axis:

@@ -56,7 +56,7 @@ def verify(folder: Path, resample: bool = False) -> Verified:
     found = Verified()
     runs: Mapping[str, Mapping[str, Any]] = manifest["runs"]
     files: Mapping[str, Any] = manifest["files"]
-    check = _Check(source, runs, files, found, resample)
+    check = _Check(source, runs, files, manifest["metrics"], found, resample)
     for number, line in read_lines(source):
         try:
             record = parse_record(source, number, line)
@@ -74,6 +74,7 @@ def verify(folder: Path, resample: bool = False) -> Verified:
             found.faults.append(f"{name} is not in the manifest")
     if sha256(source.read("records.jsonl", MAX_JSONL)) != files.get("records.jsonl"):
         found.faults.append("records.jsonl is not the file that the manifest was made with")
+    _say_metrics(manifest["metrics"], check, found)
     _same_tests(check.tests, found)
     _same_files(source, manifest, check, found)
     return found
@@ -87,11 +88,15 @@ class _Check:
         source: Source,
         runs: Mapping[str, Mapping[str, Any]],
         files: Mapping[str, Any],
+        versions: Mapping[str, int],
         found: Verified,
         resample: bool,
     ) -> None:
         self.source, self.runs, self.files, self.found, self.resample = source, runs, files, found, resample
-        self.metrics = scoring.columns()
+        self.installed = scoring.columns()
+        self.metrics = [m for m in self.installed if versions.get(m.symbol) == m.version]  # the board's
+        self.elsewhere = {s: v for s, v in versions.items() if s not in {m.symbol for m in self.metrics}}
+        self.not_computed: set[str] = set()  # symbols of `elsewhere` that a record lacks
         self.records: dict[str, Record] = {}
         self.packed: dict[str, bytes] = {}
         self.lines: list[bytes] = []
@@ -130,13 +135,18 @@ class _Check:
             if sha256(data) != self.files[file]:
                 self.found.faults.append(f"{name}: {file} is not the file that the manifest was made with")
             predictions = parse_predictions(data, file)
-            self.found.faults += [f"{name}: {wrong}" for wrong in disagreements(record, predictions, self.metrics)]
+            self.found.faults += [f"{name}: {wrong}" for wrong in disagreements(record, predictions, self.installed)]
             self.found.n_cells += len(record.metrics)
             if self.resample:
                 self.found.faults += [f"{name}: {wrong}" for wrong in _resampled(record, predictions)]
         except UserError as error:
             self.found.faults.append(f"{name}: {error}")
             return
+        self.not_computed |= {
+            symbol
+            for symbol, version in self.elsewhere.items()
+            if symbol not in record.columns or record.columns[symbol].version < version
+        }
         late = outdated(record, self.metrics)
         if late:
             symbols = ", ".join(m.symbol for m in late)
@@ -180,11 +190,26 @@ def _alike(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _say_metrics(versions: Mapping[str, int], check: _Check, found: Verified) -> None:
+    """In notes, where the metrics that are installed are not the board's."""
+    installed = {m.symbol: m.version for m in check.installed}
+    for symbol, version in sorted(check.elsewhere.items()):
+        here = f"version {installed[symbol]} is" if symbol in installed else "none is"
+        found.notes.append(f"{symbol} is of version {version}, here {here} installed: its values are as reported")
+    more = sorted(set(installed) - set(versions))
+    if more:
+        found.notes.append(f"{', '.join(more)}: installed here, no part of this board")
+
+
 def _same_files(source: Source, manifest: Mapping[str, Any], check: _Check, found: Verified) -> None:
     """The tables made anew from the records and predictions, against those that are there."""
     grid = manifest.get("grid")
+    if check.not_computed:
+        symbols = ", ".join(f"{s} of version {check.elsewhere[s]}" for s in sorted(check.not_computed))
+        found.faults.append(f"the tables cannot be made anew: {symbols} is not installed here and not in every record")
+        return
     try:
-        maker = BoardMaker(wanted_of_grid(str(grid)) if grid is not None else None)
+        maker = BoardMaker(wanted_of_grid(str(grid)) if grid is not None else None, manifest["metrics"])
         for record, line in zip(check.records.values(), check.lines, strict=True):
             maker.add(record, check.packed.get(record.key))
             maker.hashed(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fairssl.board.describe import composition
 from fairssl.board.names import printed_name
@@ -80,11 +81,19 @@ def _draw(
         axes.plot(
             [x for x, _ in edge], [y for _, y in edge], color="#666666", linestyle=":", zorder=1, label="Pareto front"
         )
+        _keep_possible(axes, across, up)
         axes.set_xlabel(plain(_label(across)))
         axes.set_ylabel(plain(_label(up)))
         axes.set_title(plain(table.title), fontsize=9)
         axes.legend(fontsize=8)
         return save(figure, folder, name)
+
+
+def _keep_possible(axes: Any, across: Column, up: Column) -> None:
+    """No axis of a percentage goes beyond 0 and 100, whatever its intervals do: of few seeds they are very long."""
+    for limits, set_limits, column in ((axes.get_xlim(), axes.set_xlim, across), (axes.get_ylim(), axes.set_ylim, up)):
+        if column.percent:
+            set_limits(max(limits[0], -2.0), min(limits[1], 102.0))
 
 
 def weight_of(row: Row) -> float | None:

@@ -520,6 +520,63 @@ def test_no_value_breaks_at_any_width(width: int, monkeypatch: pytest.MonkeyPatc
     assert ("--all-columns shows them" in " ".join(text[False].split())) == (len(text[True]) > len(text[False]))
 
 
+def on_terminal(tables: Sequence[Table], width: int, monkeypatch: pytest.MonkeyPatch, whole: bool = False) -> str:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    out = io.StringIO()
+    show(tables, out, whole=whole, terminal=True)
+    return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+
+
+def test_a_long_name_is_folded_between_words_and_leaves_room_for_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [{"adversary.weight": 0.5}, {"adversary.weight": 1.0}]
+    rows = [record(spec(seed=s, weight=w["adversary.weight"], train={"lr": w["adversary.weight"]}))
+            for w in settings for s in (0, 1)]  # fmt: skip
+    table = one(rows)
+    assert max(len(row.label) for row in table.rows) > 40
+    lines = on_terminal([table], 80, monkeypatch, whole=True).splitlines()
+    heads = [line for line in lines if line.startswith(" Method ")]
+    assert "ΔEO" in heads[0] and len(heads) < len(table.head) / 2
+    assert not [line for line in lines if line.strip() in ("hod", "Met")]
+    words = {word for row in table.rows for word in row.label.split()}
+    assert all(any(word in line for line in lines) for word in words)
+
+
+def test_a_terminal_marks_what_is_inside_the_noise_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a sign too, which the caption explains: dimmed text alone does not say why."""
+    floor = {"ED": {"mean": 0.1, "high": 0.9, "n_undefined": 0, "n_replicates": 200}}
+    text = on_terminal([one([record(spec(), 0.5, noise_floor=floor)])], 120, monkeypatch)
+    assert "50.00 °" in text and "°: inside the noise floor" in " ".join(text.split())
+
+
+def test_what_all_tables_say_stands_once_below_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = build([record(spec(attribute=name)) for name in ("ethnicity", "age")])
+    text = " ".join(on_terminal(tables, 100, monkeypatch).split())
+    assert len(tables) == 2 and text.count("One seed: no spread is known, so nothing is bold.") == 1
+    last = text.index("Of all tables:")
+    assert last < text.index("One seed: no spread") and text.rindex("Encoder") >= text.index("utkface")
+    for table in tables:
+        assert all(sentence in text for sentence in table.heading)
+    alone = " ".join(on_terminal(tables[:1], 100, monkeypatch).split())
+    assert "Of all tables" not in alone and all(sentence in alone for sentence in tables[0].heading)
+
+
+def test_a_setting_that_came_later_tells_rows_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its default it is not in a spec; a part that is missing altogether is told by the name of the row."""
+    records = []
+    for start in (None, 0.3, 0.7):
+        for seed in (0, 1):
+            content = spec(seed=seed)
+            if start is not None:
+                content["method"]["heads"][0]["params"]["start"] = start
+            records.append(record(content))
+    labels = {row.label for row in one(records).rows}
+    assert {label for label in labels if "start" in label} == {
+        "sofclr (adversary.start=0.3)", "sofclr (adversary.start=0.7)"
+    }  # fmt: skip
+    assert len(labels) == 3
+
+
 def test_forced_colours_make_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault D15."""
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 from reference import scored, small
+from reference.command import fairssl
+from reference.plugin_package import write_package
 from reference.records import record, spec
 
 from fairssl import cli, scoring
@@ -235,6 +237,44 @@ def test_a_metric_that_was_not_there_is_computed_from_the_predictions(
     assert cli.run(["board", "build", str(runs), "--out", str(tmp_path)]) == 0
     lines = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     assert {line["metric"] for line in lines} >= {"TestShare"} and (tmp_path / "table.md").read_text().count("## ") == 1
+
+
+SHARE = '''\
+"""Share of predictions above one half."""
+
+from fairssl.api import Outcome, metric
+
+
+@metric("TestShare", better="higher", heading="Share")
+def share(outcome: Outcome) -> float:
+    """Share of predictions above one half, 0..1."""
+    return float((outcome.score > 0.5).mean())
+'''
+
+
+def test_a_board_is_verified_with_its_own_metrics_whatever_else_is_installed(
+    board: Path, runs: Path, tmp_path: Path
+) -> None:
+    write_package(tmp_path / "site", "stranger", {"metrics/share.py": SHARE})
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    code, out, _ = fairssl("board", "verify", board, env=env)
+    assert code == 0 and "no fault" in out
+    assert "note: TestShare: installed here, no part of this board" in out.splitlines()
+    # One that was made with it: its values are told from the records where there are any, and refused where not.
+    assert fairssl("board", "build", runs, "--out", tmp_path / "more", env=env)[0] == 0
+    assert fairssl("board", "verify", tmp_path / "more", env=env)[0] == 0
+    code, out, _ = fairssl("board", "verify", tmp_path / "more")
+    assert code == 1 and "TestShare is of version 1, here none is installed" in out
+    assert "the tables cannot be made anew: TestShare of version 1 is not installed here and not in every record" in out
+    # Leaving a metric out of the manifest hides no changed value.
+    manifest = json.loads((board / "manifest.json").read_text())
+    del manifest["metrics"]["ED"]
+    (board / "manifest.json").write_text(json.dumps(manifest))
+    lines = (board / "records.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    first["metrics"]["ED"] += 0.001
+    (board / "records.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
+    assert any("ED is " in fault for fault in verify(board).faults)
 
 
 def test_what_predictions_do_not_give_is_named(runs: Path) -> None:

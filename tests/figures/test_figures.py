@@ -79,6 +79,19 @@ def test_bucket_shares_by_hand() -> None:
     assert bucket_shares_of(kept, 1, None).sum() == 0
 
 
+def test_axes_of_percentages_stay_where_percentages_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seeds: a t interval of 13 standard errors on either side."""
+    from fairssl.figures import pareto as module
+
+    seen = []
+    save = module.save
+    monkeypatch.setattr(module, "save", lambda figure, *rest: seen.append(figure.axes[0]) or save(figure, *rest))
+    scored.fill(tmp_path, ("simclr", "sofclr"), seeds=2)
+    assert cli.run(["plot", "pareto", str(tmp_path)]) == 0
+    for low, high in (seen[0].get_xlim(), seen[0].get_ylim()):
+        assert -2 <= low < high <= 102
+
+
 def test_rows_of_one_method_are_in_order_of_their_weight(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for weight in ("0", "0.5", "2"):
