@@ -266,7 +266,7 @@ def _provenance(row: Row) -> str:
 def _seen(row: Row) -> str:
     n_views = row.facts.get("n_views")
     views = f" in {counted(n_views, 'view')} each" if n_views else ""
-    steps = f", {counted(row.facts['n_steps'], 'step')}" if row.facts.get("n_steps") is not None else ""
+    steps = f", {row.facts['n_steps']} steps" if row.facts.get("n_steps") is not None else ""
     return f"{row.images_per_step} images per step{views}{steps}"
 
 
