@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -117,6 +117,22 @@ class Dataset:
         authors fixed. `progress` may be told of what is done.
         """
         raise NotImplementedError(f"{type(self).__module__}.{type(self).__name__} has no load")
+
+    def outline(
+        self,
+        root: Path | None,
+        target: str,
+        attribute: str,
+        split_seed: int = 0,
+        unreadable: Collection[str] = (),
+        progress: Progress = silent,
+    ) -> Splits | None:
+        """What `load` gives, without pixels: images uint8 (N, 0), and none is decoded. `unreadable`: names of files that do
+        not decode, where that is known; where it is not, `load` may give fewer images.
+
+        With it, a plan whose splits cannot be used is refused before anything runs. None: they are known once loaded.
+        """
+        return None
 
     def labels(self, root: Path | None) -> Mapping[str, np.ndarray] | None:
         """Codes int64 (N,) of every target and attribute over all images found, by name, decoding nothing; -1 is unknown.

@@ -260,13 +260,17 @@ def first_sentence(text: str) -> tuple[str, str]:
     return (f"{sentence}." if stop else sentence), f"{more}\n\n{rest}".strip()
 
 
-def fault(path: Path) -> str | None:
-    """Why a plugin file cannot work, as far as its text tells without importing it: it does not parse, or it imports
-    what is not there. None: nothing found."""
+def fault(path: Path, kind: str, module: str) -> str | None:
+    """Why a plugin file cannot work, as far as its text tells without importing it: it does not parse, it imports what is
+    not there, it ends its own import, or it has no plugin of its kind, or two. None: nothing found. `module` is its name."""
     try:
         tree = _parsed(path)
     except (SyntaxError, ValueError, OSError) as error:
         return _cause(error)
+    return _import_fault(tree) or _end(tree) or _plugin_fault(tree, kind, module)
+
+
+def _import_fault(tree: ast.Module) -> str | None:
     for node in tree.body:
         if isinstance(node, ast.Import):
             wanted = [(alias.name, "") for alias in node.names]
@@ -281,6 +285,72 @@ def fault(path: Path) -> str | None:
             if top == "fairssl" and not _has(module, member):
                 return f"ImportError: {module} has no {member!r}" if member else f"ImportError: no module {module}"
     return None
+
+
+EXITS = ("sys.exit", "exit", "quit", "os._exit")
+
+
+def _end(tree: ast.Module) -> str | None:
+    """The error with which a file's import is sure to end: a `raise` or an exit that no condition stands before."""
+    for node in tree.body:
+        if isinstance(node, ast.Raise):
+            call = node.exc
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in EXITS:
+            call = node.value
+        else:
+            continue
+        name = "RuntimeError" if call is None else ast.unparse(call.func if isinstance(call, ast.Call) else call)
+        given = call.args[:1] if isinstance(call, ast.Call) else []
+        said = "".join(str(one.value) if isinstance(one, ast.Constant) else ast.unparse(one) for one in given)
+        return f"{'SystemExit' if name in EXITS else name}{': ' if said else ''}{said}"
+    return None
+
+
+BASES = {"objectives": "Objective", "heads": "Head", "encoders": "Encoder", "datasets": "Dataset"}
+NO_PLUGIN = {
+    "object",
+    "PluginConfig",
+    "DatasetConfig",
+    "TableConfig",
+    "BaseModel",
+    "Exception",
+    "NamedTuple",
+    "Protocol",
+}
+
+
+def _plugin_fault(tree: ast.Module, kind: str, module: str) -> str | None:
+    """That a file has no plugin of its kind, or more than one; None where only an import can tell, as where a call makes the
+    class. Methods are imported to be listed, and tell themselves."""
+    if kind == "methods":
+        return None
+    run = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    inside = [one for node in run for one in ast.walk(node)]
+    calls = any(isinstance(one, ast.Call) or (isinstance(one, ast.alias) and one.name == "*") for one in inside)
+    if kind == "metrics":
+        decorated = any(getattr(node, "decorator_list", None) for node in [*tree.body, *inside])
+        return None if decorated or calls else f"{module} must define exactly one function under @metric, found 0"
+    base = BASES[kind]
+    classes = {node.name: node for node in [*tree.body, *inside] if isinstance(node, ast.ClassDef)}
+    public = [name for name in classes if not name.startswith("_")]
+    sure = [name for name in public if classes[name] in tree.body and base in map(ast.unparse, classes[name].bases)]
+    found = ""
+    if len(sure) > 1:
+        found = ", ".join(sure)
+    elif not calls and not any(_may_be_plugin(name, classes, set()) for name in public):
+        found = "none"
+    return f"{module} must define exactly one public {base} class, found {found}" if found else None
+
+
+def _may_be_plugin(name: str, classes: Mapping[str, ast.ClassDef], seen: set[str]) -> bool:
+    """Whether a class, by the names of those it derives from, may derive from one that this file does not define."""
+    if name not in classes:
+        return name.rpartition(".")[2] not in NO_PLUGIN
+    node = classes[name]
+    if node.keywords or node.decorator_list:
+        return True
+    bases = [ast.unparse(base) for base in node.bases]
+    return any(_may_be_plugin(base, classes, {*seen, name}) for base in bases if base not in {*seen, name})
 
 
 @cache

@@ -92,10 +92,18 @@ def test_the_sdist_installs_with_its_licence_and_the_version_that_one_file_state
     assert said == [source / "pyproject.toml"], "the version stands in one place"
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "plugins/heads/adversary.py", "benchmarks/grids/smoke.toml"} <= inside
-    assert not [name for name in inside if name.endswith((".png", ".jpg", ".zip", ".ipynb"))]
+    copy = checkout(tmp_path / "copy")
+    whole = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert whole <= inside, "what its tests and its documentation read is there too"
+    assert not [name for name in inside if name.endswith((".png", ".jpg", ".zip", ".pyc"))]
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
     environment = Environment(tmp_path / "env")
     environment.install(str(sdist))
+    reads_the_tree = ("tests/test_docs.py", "tests/board/test_leaderboards.py", "tests/plan/test_grids.py")
+    done = environment.run("python", "-m", "pytest", "-p", "no:cacheprovider", *reads_the_tree, cwd=unpacked)
+    assert done.returncode == 0, done.stdout
     (site,) = (environment.folder / "lib").glob("python*/site-packages")
     (about,) = site.glob("fairssl-*.dist-info")
     assert "License-Expression: MIT" in (about / "METADATA").read_text() and (about / "licenses" / "LICENSE").is_file()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fairssl_plugins
 import pytest
+from reference.command import fairssl
 from reference.plugin_package import OBJECTIVE, known, write_package
 
 from fairssl import api, kinds, registry, scoring
@@ -124,6 +125,7 @@ def test_an_alias_of_two_methods_is_an_error(strangers):
     assert isinstance(parse_method("first"), Method)
 
 
+EXIT = "import sys\nsys.exit(3)\n"
 BROKEN = {
     "heads/import_error.py": '"""Doc."""\nimport no_such_library_anywhere\n',
     "heads/syntax_error.py": '"""Doc."""\ndef broken(:\n',
@@ -195,6 +197,65 @@ def test_what_works_and_what_is_broken(strangers):
     assert {*kinds.heads.broken()} == {"import_error", "syntax_error", "api_error"}
     assert "SystemExit: not today" in kinds.metrics.broken()["stops"]
     assert "ED" in {one.symbol for one in scoring.columns()}, "a metric that is broken takes no other with it"
+
+
+WITHOUT = {f"{kind}/{name}.py": text for kind in KINDS for name, text in (("zz_none", "x = 1\n"), ("zz_ends", EXIT))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_without_a_plugin_or_that_exits_is_listed_as_broken_as_doctor_and_check_call_it(tmp_path, kind):
+    """By `fairssl` in a process of its own; an objective also as the method of its name."""
+    write_package(tmp_path, "odd", WITHOUT)
+    env = {"PYTHONPATH": str(tmp_path)}
+    code, out, _ = fairssl("list", kind, "--json", env=env)
+    rows = {row["name"]: row["broken"] for row in json.loads(out)}
+    assert code == 0 and rows.pop("zz_ends").endswith("SystemExit: 3") and "must define " in rows.pop("zz_none")
+    assert set(rows.values()) == {None}
+    code, out, _ = fairssl("list", kind, env=env)
+    lines = " ".join(out.split())
+    assert code == 0 and lines.count("broken: ") == 2 and "SystemExit: 3" in lines
+    code, out, err = fairssl("check", kind.removesuffix("s"), "zz_none", env=env)
+    assert code != 0 and "must define " in out + err
+
+
+def test_an_objectives_file_without_a_class_is_broken_among_the_methods_too(tmp_path):
+    write_package(tmp_path, "odd", {"objectives/zz_none.py": "x = 1\n", "objectives/zz_ends.py": EXIT})
+    code, out, _ = fairssl("list", "methods", "--json", env={"PYTHONPATH": str(tmp_path)})
+    rows = {row["name"]: row["broken"] for row in json.loads(out)}
+    assert code == 0 and "found none" in rows["zz_none"] and rows["zz_ends"] == "SystemExit: 3"
+
+
+LOOKS = {
+    "made": "from fairssl.api import Head\nMade = type('Made', (Head,), {})\n",
+    "below": "from fairssl.api import Head\nif True:\n    class Below(Head):\n        pass\n",
+    "further": "from fairssl_plugins.heads.ccl import CCL\nclass Further(CCL):\n    pass\n",
+    "between": "from fairssl.api import Head\nclass _Base(Head):\n    pass\nclass Between(_Base):\n    pass\n",
+    "config": "from fairssl.api import PluginConfig\nclass Config(PluginConfig):\n    pass\n",
+    "hidden": "from fairssl.api import Head\nclass _Hidden(Head):\n    pass\n",
+    "taken": "from fairssl_plugins.heads.ccl import CCL\n",
+    "two": "from fairssl.api import Head\nclass A(Head):\n    pass\nclass B(Head):\n    pass\n",
+    "perhaps": "import sys\nfrom fairssl.api import Head\nif not sys.path:\n    raise OSError\nclass Perhaps(Head):\n    pass\n",
+    "raises": "raise OSError('no model file')\n",
+}
+
+
+def test_what_the_text_of_a_file_tells_is_what_its_import_tells(strangers):
+    strangers(looks={f"heads/{name}.py": text for name, text in LOOKS.items()})
+    said = {name: cause for name, cause in kinds.heads.broken().items() if name in LOOKS}
+    for name in LOOKS:
+        place = kinds.heads.locate(name)
+        found = registry.fault(place.path, "heads", place.module)
+        assert (found is None) == (name not in said), name
+        assert found is None or found in said[name], "the same words"
+    assert set(said) == {"config", "hidden", "taken", "two", "raises"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_plugin_that_works_is_called_broken(kind):
+    one = kinds.registries[kind]
+    for name in one.working():
+        place = one.locate(name)
+        assert registry.fault(place.path, kind, place.module) is None
 
 
 @pytest.mark.parametrize(

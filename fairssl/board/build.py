@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from fairssl.board.html import to_html
 from fairssl.board.latex import to_latex
 from fairssl.board.markdown import to_markdown
 from fairssl.board.recompute import brought_up_to_date, disagreements, with_one_class
+from fairssl.board.reported import impossible
 from fairssl.board.rows import Board
 from fairssl.board.table import Table
 from fairssl.board.tradeoff import to_tradeoff_markdown
 from fairssl.board.wanted import Wanted, identity_of, wanted_of_grid
 from fairssl.interfaces import Metric
-from fairssl.store.files import StoreError, remove_path, whole_file
+from fairssl.store.files import StoreError, make_temporary, remove_path, sweep_temporaries, whole_file
 from fairssl.store.record import Predictions, Record, to_json
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
@@ -56,11 +58,7 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
         raise UserError(f"{runs} holds no results; run `fairssl bench --out {runs}` first")
     wanted = None if grid is None else wanted_of_grid(grid)
     maker = BoardMaker(wanted)
-    try:
-        (out / PREDICTIONS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(out, error) from error
-    with ExitStack() as files:  # all are written before the first takes its place
+    with _folder(out), _staged(out) as staged, ExitStack() as files:  # all are written before the first takes its place
         records = files.enter_context(whole_file(out / "records.jsonl"))
         for record, line in store.records_and_lines():
             if wanted is not None and not wanted.has(record.spec):
@@ -70,7 +68,9 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
             maker.hashed(line)
             records.write(line)
             if predictions is not None:
-                _write(out / predictions_name(record.key), predictions)
+                path = out / predictions_name(record.key)
+                if not path.is_file() or path.read_bytes() != predictions:
+                    _write(staged / path.name, predictions)
         if not maker.n_records:
             raise UserError(f"{runs} holds no run of the grid {grid}; run `fairssl bench --grid {grid} --out {runs}`")
         texts = maker.texts()
@@ -78,6 +78,11 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
             file = files.enter_context(whole_file(out / name))
             file.write(text)
             file.flush()
+        try:
+            for path in staged.iterdir():
+                os.replace(path, out / PREDICTIONS / path.name)
+        except OSError as error:
+            raise StoreError(out / PREDICTIONS, error) from error
     for path in (out / PREDICTIONS).iterdir():  # of an earlier board
         if path.name.endswith(".csv.gz") and f"{PREDICTIONS}/{path.name}" not in maker.files:
             remove_path(path)
@@ -106,8 +111,11 @@ class BoardMaker:
         self._tables: list[Table] | None = None
 
     def add(self, record: Record, predictions: bytes | None) -> None:
-        """Take a run in; one that disagrees with its predictions is a `UserError`."""
+        """Take a run in; one that disagrees with its predictions, or reports what cannot be, is a `UserError`."""
         label = None if self.wanted is None else self.wanted.label_of(record.spec)
+        wrong = impossible(record, self.metrics)
+        if wrong:
+            raise UserError(f"record {record.key} holds what cannot be: {wrong[0]}; run it again with --force")
         shown, tier = record, None
         if record.state == "ok" and predictions is None:
             tier = "reported"
@@ -117,7 +125,10 @@ class BoardMaker:
                 kept = Predictions.from_csv_gz(predictions)
             except (ValueError, OverflowError) as error:
                 raise UserError(f"the predictions of {record.key} are damaged ({error})") from error
-            wrong = disagreements(record, kept, scoring.columns())
+            try:
+                wrong = disagreements(record, kept, scoring.columns())
+            except UserError as error:  # no outcome: a score that is not finite, say
+                raise UserError(f"{predictions_name(record.key)}: {error}; run it again with --force") from error
             if wrong:
                 raise UserError(f"record {record.key} is not what its predictions give: {wrong[0]}; run it again")
             shown = with_one_class(brought_up_to_date(record, kept, self.metrics), kept)
@@ -205,7 +216,44 @@ def _packed(store: RunStore, record: Record) -> bytes | None:
         raise UserError(f"cannot read the predictions of {record.key}: {error.strerror}; make them readable") from error
 
 
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """Make the board's folders; where the block fails, those that were not there before go again."""
+    new: list[Path] = []
+    try:
+        try:
+            new += [path for path in (out / PREDICTIONS, out, *out.parents) if not path.exists()]
+            (out / PREDICTIONS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(out, error) from error
+        yield
+    except BaseException:
+        for path in new:  # from the deepest upwards
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """A folder in `out` for files that are to take their places together, gone at the end of the block."""
+    try:
+        sweep_temporaries(out)
+        fd, path = make_temporary(out, PREDICTIONS, is_dir=True)
+    except OSError as error:
+        raise StoreError(out, error) from error
+    try:
+        yield path
+    finally:
+        remove_path(path)
+        os.close(fd)
+
+
 def _write(path: Path, data: bytes) -> None:
-    if not path.is_file() or path.read_bytes() != data:
-        with whole_file(path) as file:
+    try:
+        with open(path, "xb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(path, error) from error

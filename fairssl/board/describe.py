@@ -365,14 +365,10 @@ def _tiers(rows: Sequence[Row]) -> Iterator[str]:
     if reported:
         yield f"As reported, without predictions to recompute them from: {', '.join(reported)}."
     if any(row.tier == "recomputed" for row in rows):
+        leak = any(row.values.get(LEAK.symbol, SeedStats(None)).mean is not None for row in rows)
         yield (
-            "Every other metric is recomputed from the predictions."
-            if reported
-            else (
-                "Every metric is recomputed from the predictions; Leak is as the run reported it."
-                if any(row.values.get(LEAK.symbol, SeedStats(None)).mean is not None for row in rows)
-                else "Every metric is recomputed from the predictions."
-            )
+            f"Every {'other ' if reported else ''}metric is recomputed from the predictions"
+            f"{'; Leak is as the run reported it' if leak else ''}."
         )
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import stat
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -63,7 +64,8 @@ class _Folder:
         for folder in (self.path, self.path / PREDICTIONS):
             if not folder.is_dir() or (folder is not self.path and folder.is_symlink()):
                 continue
-            found += [Path(e.path).relative_to(self.path).as_posix() for e in os.scandir(folder) if not e.is_dir()]
+            entries = (e for e in os.scandir(folder) if not e.is_dir(follow_symlinks=False))
+            found += [Path(e.path).relative_to(self.path).as_posix() for e in entries]
         return sorted(found)
 
     def read(self, name: str, limit: int) -> bytes:
@@ -73,7 +75,7 @@ class _Folder:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError as error:
-            raise UserError(f"{self.name} has no {name}") from error
+            raise _absent(self, name) from error
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}; a link is not followed") from error
         with os.fdopen(fd, "rb") as file:
@@ -89,8 +91,14 @@ class _Zip:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, ValueError) as error:
             raise UserError(f"{path} is no whole zip file ({error})") from error
-        found = [entry.filename for entry in self._zip.infolist() if not entry.is_dir()]
-        twice = next((name for name in found if found.count(name) > 1), None) if len(set(found)) < len(found) else None
+        entries = [entry for entry in self._zip.infolist() if not entry.is_dir()]
+        for entry in entries:
+            if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+                raise UserError(
+                    f"{entry.filename!r} in {path} is a link or another special file, which is not followed"
+                )
+        found = Counter(entry.filename for entry in entries)
+        twice = next((name for name, n in found.items() if n > 1), None)
         if twice is not None:
             raise UserError(f"{path} holds {twice!r} twice")
         self._names = sorted(found)
@@ -103,11 +111,17 @@ class _Zip:
             with self._zip.open(name) as file:  # its declared size may lie
                 return _at_most(file.read(limit + 1), limit, f"{name} in {self.name}")
         except KeyError as error:
-            raise UserError(f"{self.name} has no {name}") from error
+            raise _absent(self, name) from error
         except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{name} in {self.name} cannot be read: {error}") from error
+
+
+def _absent(source: Source, name: str) -> UserError:
+    return UserError(
+        f"{source.name} has no {name}; make a board with `fairssl board build`, a bundle with `fairssl board export`"
+    )
 
 
 def _at_most(data: bytes, limit: int, what: str) -> bytes:
@@ -117,8 +131,11 @@ def _at_most(data: bytes, limit: int, what: str) -> bytes:
 
 
 def check_names(source: Source) -> None:
-    """Refuse what is no part of a bundle: an absolute name, one that climbs, any other file."""
-    for name in source.names():
+    """Refuse what is no part of a bundle: an absolute name, one that climbs, any other file, more files than there may be."""
+    names = source.names()
+    if len(names) > MAX_RECORDS + 2:
+        raise UserError(f"{source.name} holds {len(names):,} files; at most {MAX_RECORDS + 2:,}")
+    for name in names:
         path = PurePosixPath(name)
         whole = name in ("records.jsonl", "manifest.json")
         key = name.removeprefix(f"{PREDICTIONS}/").removesuffix(".csv.gz")

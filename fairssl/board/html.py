@@ -14,7 +14,7 @@ from fairssl.board import page
 from fairssl.board.describe import composition
 from fairssl.board.names import printed_name
 from fairssl.board.pareto_svg import pareto_svg
-from fairssl.board.table import DOES_NOT_COMPETE, TAIL, Column, Row, SeedStats, Table, ends
+from fairssl.board.table import DOES_NOT_COMPETE, LEAK, TAIL, Column, Row, SeedStats, Table, ends
 from fairssl.board.tradeoff import TradeOff, best_rows_of, sentences, trade_offs
 from fairssl.types import UserError, counted
 
@@ -252,6 +252,8 @@ def _provenance(row: Row) -> str:
         if isinstance(sources, Mapping) and sources:
             entries.append(("Sources", text(", ".join(f"{name} {value}" for name, value in sources.items()))))
     tier = {"recomputed": "recomputed from the predictions", "reported": "as reported, without predictions"}
+    if row.values.get(LEAK.symbol, SeedStats(None)).mean is not None:
+        tier["recomputed"] += "; Leak as reported"
     entries.append(("Numbers", tier.get(row.tier or "", "as the runs recorded them")))
     entries.append(
         (

@@ -31,7 +31,9 @@ def index_of(folder: Path) -> str:
     ]
     boards = boards_in(folder)
     if not boards:
-        return "\n".join([*lines, "No board is published yet."]) + "\n"
+        raise UserError(
+            f"{folder} holds no boards; make one below it: fairssl board build RUNS_DIR --out {folder / 'NAME'}"
+        )
     lines += ["| Board | Tables | Runs | Metrics | Files |", "| --- | --- | ---: | --- | --- |"]
     lines += [f"| {' | '.join(_line(board))} |" for board in boards]
     return "\n".join(lines) + "\n"

@@ -51,7 +51,8 @@ def to_long_rows(*tables: Table) -> list[dict[str, Any]]:
     dataset, target, attr, differs (what sets the table apart from a sibling), method, metric (its symbol), version, better;
     mean, sd (n - 1), low and high (95 % interval of the mean, t over seeds) as fractions, n (seeds that the mean is over),
     undefined (the reason where there is no mean); floor_mean, floor_high and inside_floor (the noise floor); best, rank
-    and competes; n_seeds, failed, missing; target_seen, group_seen, images_per_step; tier and the command that trains it.
+    and competes; n_seeds, failed, missing; target_seen, group_seen, images_per_step; tier (Leak is never recomputed: that
+    needs the encoder) and the command that trains it.
     """
     return [
         {
@@ -81,7 +82,7 @@ def to_long_rows(*tables: Table) -> list[dict[str, Any]]:
             "target_seen": row.target_seen,
             "group_seen": row.group_seen,
             "images_per_step": row.images_per_step,
-            "tier": row.tier,
+            "tier": "reported" if column.diagnostic and row.tier else row.tier,
             "command": row.command or None,
         }
         for table in tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fairssl import scoring
@@ -9,8 +10,23 @@ from fairssl.board.files import open_source, predictions_name, read_predictions,
 from fairssl.board.recompute import brought_up_to_date, outdated
 from fairssl.board.rows import Board
 from fairssl.board.table import Table
+from fairssl.store.record import Predictions
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
+
+
+def is_runs_folder(folder: Path) -> bool:
+    """Whether it holds runs as `bench` keeps them, not only a board of them."""
+    return (folder / "results").is_dir()
+
+
+def predictions_of(folder: Path) -> Callable[[str], Predictions | None]:
+    """Predictions by the run's key, of a runs folder or a board; None where it has none."""
+    if is_runs_folder(folder):
+        return RunStore(folder).read_predictions
+    source = open_source(folder)
+    names = set(source.names())
+    return lambda key: read_predictions(source, key) if predictions_name(key) in names else None
 
 
 def tables_of(folder: Path) -> list[Table]:
@@ -18,7 +34,7 @@ def tables_of(folder: Path) -> list[Table]:
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; name a board, or the folder that `fairssl bench` wrote to")
     board, metrics, n = Board(), scoring.columns(), 0
-    if (folder / "results").is_dir():
+    if is_runs_folder(folder):
         store = RunStore(folder)
         for record in store.records():
             if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:

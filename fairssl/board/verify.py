@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,7 @@ def verify(folder: Path, resample: bool = False) -> Verified:
     for key, run in runs.items():
         if run.get("state") == "missing":
             found.notes.append(f"{run.get('name', key)} was not run")
-        elif key not in check.records:
-            found.faults.append(f"{run.get('name', key)} ({key}) is expected, but not among the records")
+    found.faults += lacking(runs, check.records)
     for name in source.names():
         if name.startswith(f"{PREDICTIONS}/") and name not in files:
             found.faults.append(f"{name} is not in the manifest")
@@ -110,17 +109,10 @@ class _Check:
         self.records[key] = record
         self.lines.append(line)
         found.n_records += 1
-        name = _name(record)
+        name = name_of(record)
         if key_of(record.spec) != key:
             found.faults.append(f"{name}: its key is {key}, its spec has the key {key_of(record.spec)}")
-        expected = self.runs.get(key)
-        if expected is None:
-            found.faults.append(f"{name} ({key}) is not in the manifest")
-        elif expected.get("protocol") != protocol_of(record.spec):
-            versions = (_versions(protocol_of(record.spec)), _versions(expected.get("protocol")))
-            found.faults.append(f"{name}: made by {versions[0]}; the manifest has {versions[1]}")
-        elif expected.get("state") != record.state:
-            found.faults.append(f"{name}: is {record.state}, the manifest has {expected.get('state')}")
+        found.faults += against_manifest(record, self.runs)
         if record.state == "ok":
             self._predictions(record, name)
 
@@ -154,6 +146,25 @@ class _Check:
         self.tests.setdefault(data_of(record), {}).setdefault(labels_of(predictions), []).append(name)
 
 
+def against_manifest(record: Record, runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """In words, where a record is another run than the manifest's `runs` tell of."""
+    name, expected = name_of(record), runs.get(record.key)
+    if expected is None:
+        yield f"{name} ({record.key}) is not in the manifest"
+    elif expected.get("protocol") != protocol_of(record.spec):
+        versions = (_versions(protocol_of(record.spec)), _versions(expected.get("protocol")))
+        yield f"{name}: made by {versions[0]}; the manifest has {versions[1]}"
+    elif expected.get("state") != record.state:
+        yield f"{name}: is {record.state}, the manifest has {expected.get('state')}"
+
+
+def lacking(runs: Mapping[str, Mapping[str, Any]], keys: Collection[str]) -> Iterator[str]:
+    """In words, the runs of a manifest that must be there and are not among the keys."""
+    for key, run in runs.items():
+        if run.get("state") != "missing" and key not in keys:
+            yield f"{run.get('name', key)} ({key}) is expected, but not among the records"
+
+
 def data_of(record: Record) -> str:
     """A digest of what is judged: runs that share it must have the same test images and labels."""
     return digest(record.spec.get("data"))
@@ -178,13 +189,14 @@ def _resampled(record: Record, predictions: Predictions) -> Iterator[str]:
     for what in ("noise_floor", "intervals"):
         theirs, ours = getattr(record, what) or {}, getattr(anew, what) or {}
         for symbol in sorted(set(theirs) & set(ours)):
-            if not _alike(theirs[symbol], ours[symbol]):
+            if not alike(theirs[symbol], ours[symbol]):
                 yield f"{what} of {symbol} is {theirs[symbol]}, its predictions give {ours[symbol]}"
 
 
-def _alike(a: Any, b: Any) -> bool:
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values of a record are equal, floats up to `TOLERANCE`; of objects what both have."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return all(_alike(a[name], b[name]) for name in set(a) & set(b))
+        return all(alike(a[name], b[name]) for name in set(a) & set(b))
     if isinstance(a, float) and isinstance(b, float | int):
         return bool(np.isclose(a, b, rtol=0, atol=TOLERANCE))
     return bool(a == b)
@@ -243,7 +255,7 @@ def _versions(protocol: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(protocol.items()))
 
 
-def _name(record: Record) -> str:
+def name_of(record: Record) -> str:
     """What a run is called in messages, of whatever its spec holds."""
     spec = record.spec
 

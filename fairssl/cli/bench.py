@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairssl.store.runs import RunStore
 
 MANY = "Comma-separated or repeated."
+QUOTED = f"{MANY} A name with a comma in it stands in quotes, as '\"a,b\"'."
 
 
 def bench(
@@ -41,10 +42,10 @@ def bench(
         rich_help_panel=WHAT,
     ),
     attr: list[str] = typer.Option(
-        [], "--attr", help=f"Sensitive attribute. {MANY}", metavar="NAME", rich_help_panel=WHAT
+        [], "--attr", help=f"Sensitive attribute. {QUOTED}", metavar="NAME", rich_help_panel=WHAT
     ),
     target: list[str] = typer.Option(
-        [], "--target", help=f"What is predicted. {MANY}", metavar="NAME", rich_help_panel=WHAT
+        [], "--target", help=f"What is predicted. {QUOTED}", metavar="NAME", rich_help_panel=WHAT
     ),
     seeds: str | None = typer.Option(
         None,
@@ -353,8 +354,10 @@ def print_result(result: Result, as_json: bool, board: Path | None = None, all_c
 
 
 def names_of(flag: str, values: list[str]) -> list[str] | None:
-    """`["a,b", "c"]` -> `["a", "b", "c"]`; None where the flag was not given."""
-    names = [name.strip() for value in values for name in value.split(",")]
+    """`["a,b", "c"]` -> `["a", "b", "c"]`, `['"a,b"']` -> `["a,b"]`; None where the flag was not given."""
+    from fairssl.spec.method import split_names
+
+    names = [name for value in values for name in split_names(value)]
     if "" in names:
         raise UserError(f"{flag} {','.join(values)!r} names nothing in one place; leave the flag or the comma out")
     return names or None

@@ -153,6 +153,8 @@ def add(
 
     added = take(bundle, runs)
     typer.echo(f"{counted(added.n_new, 'run')} added to {runs}, {added.n_known} were there already")
+    for key in added.kept:
+        typer.echo(f"not taken: {key} failed there and ended well in {runs}")
 
 
 @app.command()

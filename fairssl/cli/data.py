@@ -14,7 +14,7 @@ import typer
 from fairssl.cli._paths import parse_path
 from fairssl.cli._table import echo_hanging
 from fairssl.progress import reporter
-from fairssl.types import Progress, UserError, counted
+from fairssl.types import Progress, UserError, counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -500,23 +500,30 @@ def _described(found: Mapping[str, Any]) -> str:
         missing = f"; {column['missing']:,} missing" if column["missing"] else ""
         order = " (ordered)" if column["ordered"] else ""
         lines.append(
-            f"  {column['name']}{order}: {', '.join(values[:8])}{', ...' if len(values) > 8 else more}{missing}"
+            f"  {printable(column['name'])}{order}: {', '.join(values[:8])}{', ...' if len(values) > 8 else more}{missing}"
         )
-        use = [f"target, y = 1 is {column['target']}"] if column["target"] else []
+        use = [f"target, y = 1 is {printable(column['target'])}"] if column["target"] else []
         use += ["attribute"] if column["attribute"] else []
-        lines.append(f"    {'; '.join(use)}" if use else f"    {column['no_attribute']}")
+        lines.append(f"    {'; '.join(use)}" if use else f"    {printable(column['no_attribute'])}")
         if column["no_target"] and column["attribute"]:
-            lines.append(f"    {column['no_target']}")
+            lines.append(f"    {printable(column['no_target'])}")
     if found["pairs"]:
         lines += ["", "images per target and group"]
     for pair in found["pairs"]:
-        rows = [[f"{pair['target']} = {y}", *(f"{n:,}" for n in cells.values())] for y, cells in pair["cells"].items()]
-        heading = [f"{pair['attribute']}:", *pair["cells"]["0"]]
+        name = printable(pair["target"])
+        rows = [[f"{name} = {y}", *(f"{n:,}" for n in cells.values())] for y, cells in pair["cells"].items()]
+        heading = [f"{printable(pair['attribute'])}:", *pair["cells"]["0"]]
         lines += _aligned([heading, *rows])
+        test = pair["test_cells"]
+        if test is not None:
+            n, y, group = min((n, y, group) for y, cells in test.items() for group, n in cells.items())
+            lines.append(f"    fewest of them in the test split: {n:,} of {name} = {y}, {group}")
         if pair["unknown"]:
             lines.append(f"    {counted(pair['unknown'], 'image lacks', 'images lack')} one of the two")
-    proposed = found["command"] or "no command: a target and an attribute beside it are needed"
-    return "\n".join([*lines, "", proposed])
+    command, note = found["command"], found["command_note"]
+    said = printable(note or "")
+    lines += ["", *([f"note: {said}"] if command and note else []), command or f"no command: {said}"]
+    return "\n".join(lines)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -30,7 +30,7 @@ def list_(
 ) -> None:
     """What there is: methods with the columns of the paper's first table, and every other kind of plugin.
 
-    Files are read and not run: a plugin that only fails when it is imported is found by `fairssl doctor`.
+    Files are read and not run: a plugin of which only an import tells that it fails is found by `fairssl doctor`.
 
     Examples:
 
@@ -71,7 +71,7 @@ def _rows(kind: str) -> Iterator[dict[str, Any]]:
                 "summary": registry.summary(place.path),
                 "package": place.package,
                 "module": place.module,
-                "broken": registry.fault(place.path),
+                "broken": registry.fault(place.path, kind, place.module),
             }
             yield {**row, **_method_facts(name, row)} if kind == "methods" else row
     if kind == "methods":

@@ -17,6 +17,9 @@ app = typer.Typer(help="Figures from stored runs, as PNG and PDF: tsne, pareto, 
 RUNS = typer.Argument(
     Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to."
 )
+RUNS_OR_BOARD = typer.Argument(
+    Path("runs"), metavar="[RUNS_DIR]", parser=parse_path, help="Folder that `fairssl bench` wrote to, or a board."
+)
 OUT = typer.Option(None, "--out", parser=parse_path, help="Folder for the figures; left out: RUNS_DIR/figures.")
 DATASET = typer.Option(None, "--dataset", help="Only of this dataset.")
 TARGET = typer.Option(None, "--target", help="Only of this target.")
@@ -27,7 +30,7 @@ SEED = typer.Option(None, "--seed", help="Which seed is shown; left out: the fir
 
 @app.command()
 def pareto(
-    runs: Path = RUNS,
+    runs: Path = RUNS_OR_BOARD,
     metric: str = typer.Option("ED", "--metric", help="What accuracy is set against, as ED, DP or Leak."),
     out: Path | None = OUT,
     dataset: str | None = DATASET,
@@ -64,6 +67,7 @@ def curves(
     from fairssl.figures.curves import curves as draw
     from fairssl.store.runs import RunStore
 
+    _need_runs(runs, "history of the trainings")
     _print(
         draw(
             _tables(runs, dataset, target, attr, method),
@@ -75,7 +79,7 @@ def curves(
 
 @app.command()
 def scores(
-    runs: Path = RUNS,
+    runs: Path = RUNS_OR_BOARD,
     seed: int | None = SEED,
     out: Path | None = OUT,
     dataset: str | None = DATASET,
@@ -89,17 +93,11 @@ def scores(
 
         fairssl plot scores runs --method simclr,sofclr
     """
+    from fairssl.board.load import predictions_of
     from fairssl.figures.scores import scores as draw
-    from fairssl.store.runs import RunStore
 
-    _print(
-        draw(
-            _tables(runs, dataset, target, attr, method),
-            RunStore(runs),
-            _folder(runs, out),
-            seed,
-        )
-    )
+    tables = _tables(runs, dataset, target, attr, method)
+    _print(draw(tables, predictions_of(runs), runs, _folder(runs, out), seed))
 
 
 @app.command()
@@ -128,6 +126,7 @@ def tsne(
     from fairssl.figures.tsne import tsne as draw
     from fairssl.store.runs import RunStore
 
+    _need_runs(runs, "encoders")
     tables = _tables(runs, dataset, target, attr, method)
     _print(
         draw(
@@ -147,6 +146,15 @@ def _tables(runs: Path, dataset: str | None, target: str | None, attr: str | Non
 
     names = [name.strip() for value in method for name in value.split(",") if name.strip()]
     return Choice(dataset, target, attr, names).tables(tables_of(runs))
+
+
+def _need_runs(folder: Path, what: str) -> None:
+    """Refuse a board where a figure needs more of the runs than a board holds."""
+    from fairssl.board.load import is_runs_folder
+    from fairssl.types import UserError
+
+    if (folder / "records.jsonl").is_file() and not is_runs_folder(folder):
+        raise UserError(f"{folder} is a board, which holds no {what}; name the folder that `fairssl bench` wrote to")
 
 
 def _folder(runs: Path, out: Path | None) -> Path:

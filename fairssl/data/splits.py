@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -96,10 +96,41 @@ def load_splits(data: DataSpec, root: Path | None, progress: Progress = silent, 
     )
 
 
+def check_outline(
+    source: Dataset,
+    card: Card,
+    data: DataSpec,
+    root: Path | None,
+    unreadable: Collection[str] = (),
+    progress: Progress = silent,
+) -> Splits | None:
+    """Refuse splits that `load_splits` would refuse, as far as that is known without decoding; the splits without pixels,
+    or None where the dataset tells nothing before it is loaded."""
+    try:
+        splits = source.outline(
+            root, data.target, combined(card, data.attribute)[0], data.split_seed, unreadable, progress
+        )
+    except OSError as error:
+        if isinstance(error, UserError):
+            raise
+        raise read_fault(data.dataset, error, root) from error
+    if splits is None:
+        return None
+    splits = _with_all_groups(splits, card, data)
+    check_splits(data, splits, getattr(source.config, "min_cell", MIN_CELL))
+    return splits
+
+
 def _load(source: Dataset, card: Card, data: DataSpec, root: Path | None, progress: Progress) -> Splits:
     """The splits as the dataset has them; for a combination of attributes those of the first, with the groups of all."""
-    first, *others = combined(card, data.attribute)
+    first = combined(card, data.attribute)[0]
     splits = source.load(root, data.target, first, data.image_size, data.split_seed, progress)
+    return _with_all_groups(splits, card, data)
+
+
+def _with_all_groups(splits: Splits, card: Card, data: DataSpec) -> Splits:
+    """Splits with the groups of the first of the attributes combined -> with those of all."""
+    others = combined(card, data.attribute)[1:]
     for name in others:
         n_groups = len(card.attributes[name])
         train, val, test = (crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)

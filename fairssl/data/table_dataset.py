@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ from fairssl.data.decoded import decoded_images
 from fairssl.data.files import ImageFiles, is_image_name, random_parts, short_id
 from fairssl.data.tables import is_table, match, plain, read_table, table_bytes
 from fairssl.interfaces import Dataset, DatasetConfig
-from fairssl.registry import did_you_mean
+from fairssl.registry import configure, did_you_mean
 from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, counted, printable, silent
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ PART_NAMES = {
     **dict.fromkeys(("test", "testing", "2"), 2),
 }
 PARTS = ("train", "val", "test")
+DRAWN = "drawn"  # data.split=drawn: whatever splits are given, draw them
 
 
 def _added(default: Any) -> Any:
@@ -62,7 +63,8 @@ class TableConfig(DatasetConfig):
     file: str = _added(str)
     """Column of file names; by default one called file, image, path or alike, or the first with some."""
     split: str = _added(str)
-    """Column of train, val and test; by default one called split or partition, if any."""
+    """Column of train, val and test; by default one called split or partition, if any. `drawn`: draw the splits, whatever
+    ones are given."""
     identity: str = _added(str)
     """Column of who is on an image, so that nobody is in two splits; by default identity, person or alike."""
     positive: dict[str, tuple[str, ...]] = _added(dict)
@@ -114,6 +116,18 @@ class Found:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Assigned:
+    """Which of N images go where: their `ids`, objects (N,), what is said of duplicates, `part` int64 (N,): 0 train, 1 val,
+    2 test, -1 none, departures from the official splits, and what is said of the splits."""
+
+    ids: np.ndarray
+    duplicates: tuple[str, ...]
+    part: np.ndarray
+    departures: tuple[str, ...]
+    said: tuple[str, ...]
+
+
 class TableDataset(Dataset):
     """Base of a dataset that is images with a table of labels.
 
@@ -130,6 +144,13 @@ class TableDataset(Dataset):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._kept: tuple[Path, Found] | None = None
+        self._assigned: tuple[Found, int, _Assigned] | None = None
+
+    def varied(self, **params: Any) -> TableDataset:
+        """The same data with other parameters that say nothing of where the table and the images are."""
+        other = type(self)(configure(type(self.config), self.name, {**self.config.params(), **params}))
+        other._kept = self._kept
+        return other
 
     def home(self, root: Path) -> Path:
         """The folder that names are seen from: the data folder, or the one in which the archive or the table lies."""
@@ -154,7 +175,7 @@ class TableDataset(Dataset):
 
     def official_parts(self, found: Found) -> np.ndarray | None:
         """int64 (N,): 0 train, 1 val, 2 test, -1 none, as the table says; None: it says nothing."""
-        name = self._column("split", found, SPLIT_COLUMNS)
+        name = self._split_column(found)
         if not name:
             return None
         values = found.values[name]
@@ -162,13 +183,52 @@ class TableDataset(Dataset):
         if (parts == 3).any():
             odd = sorted({str(v) for v in values[parts == 3]})
             raise UserError(
-                f"{self.name}: the split column {name!r} holds {odd[0]!r}; it may hold train, val and test (or 0, 1, 2)"
+                f"{self.name}: the split column {printable(name)!r} holds {printable(odd[0])!r}; it may hold train, val and "
+                f"test (or 0, 1, 2); name another with --set data.split=COLUMN, or have them drawn: --set data.split={DRAWN}"
             )
         return parts
+
+    def lacking(self, found: Found, empty: Sequence[str]) -> str:
+        """What is missing where the given splits have no image of `empty`, "train" or "test", and how to get it."""
+        name = printable(self._split_column(found))
+        values = " or ".join(["val", "test"] if empty[0] == "test" else empty)
+        return (
+            f"none of the {len(found.names):,} images there has {values} in the split column {name!r}: complete it, or name "
+            "another with --set data.split=COLUMN"
+        )
+
+    def _given_parts(self, found: Found, keep: np.ndarray | None = None) -> np.ndarray | None:
+        """`official_parts` where they are used: None where the user has them drawn. Training images, and others to judge by,
+        must be among those to `keep`, by default all."""
+        parts = None if self._drawn(found) else self.official_parts(found)
+        if parts is None:
+            return None
+        here = parts if keep is None else parts[keep]
+        empty = [name for name, there in (("train", here == 0), ("test", here > 0)) if not there.any()]
+        if empty:
+            raise UserError(
+                f"{self.name}: {self.lacking(found, empty)}; or have splits drawn from what is there: --set data.split={DRAWN}"
+            )
+        return parts
+
+    def splits_are_drawn(self, found: Found) -> bool:
+        """Whether no split is given, or the user wants none of them."""
+        return self._drawn(found) or self.official_parts(found) is None
+
+    def _drawn(self, found: Found) -> bool:
+        return self.config.split == DRAWN and DRAWN not in found.values
+
+    def _split_column(self, found: Found) -> str:
+        """The column of splits, also where they are drawn; empty if there is none."""
+        if self._drawn(found):
+            lower = {column.strip().casefold(): column for column in found.values}
+            return next((lower[one] for one in SPLIT_COLUMNS if one in lower), "")
+        return self._column("split", found, SPLIT_COLUMNS)
 
     def inspect(self, root: Path | None) -> DataFacts:
         """The images that have a row, and a fingerprint of their content and of the table's."""
         found = self.found(root)
+        self._given_parts(found)  # or what they lack
         whole = hashlib.sha256(found.files.fingerprint().encode())
         for name, values in sorted(found.values.items()):
             text = "\0".join([name, *("\1" if value is None else value for value in values)])
@@ -231,36 +291,89 @@ class TableDataset(Dataset):
         found = self.found(root)
         columns, targets, _ = self.columns(found)
         y, group = targets[target].codes, columns[attribute]
-        self._kept = None
         with found.files as files:
-            keep, notes = self._distinct(found, progress)
-            part, departures, said = self._parts(found, keep, split_seed)
-            rows = np.flatnonzero(keep & (part >= 0) & (y >= 0))
-            rows = rows[np.argsort(part[rows], kind="stable")]  # a split is then a slice of the pack: no copy
-            if not len(rows):
-                raise UserError(f"{self.name}: no image has {target!r} and a split; choose another --target")
+            assigned = self._assign(found, split_seed, progress)
+            departures = assigned.departures
+            self._kept = self._assigned = None
+            rows = self._rows(assigned, target, y)
             packed = decoded_images(files, found.names[rows], image_size, files.fingerprint(progress), progress)
         rows = rows[packed.kept]
-        ends = np.searchsorted(part[rows], np.arange(len(PARTS) + 1))
-
-        def split(i: int) -> Split:
-            here = slice(ends[i], ends[i + 1])
-            ids = tuple(short_id(path, folders=True) for path in found.paths[rows[here]])
-            return Split(packed.images[here], y[rows[here]], group.codes[rows[here]], ids)
-
-        counts = np.diff(ends)
+        train, val, test = self._three(packed.images, assigned, columns, rows, y, group.codes)
+        counts = [len(train), len(val), len(test)]
         if self.official is not None and not departures and tuple(counts) != self.official:
             shares = (f"{name} {n:,} of {all_:,}" for name, n, all_ in zip(PARTS, counts, self.official, strict=True))
             departures = (f"not all images of the official splits: {', '.join(shares)}",)
         missing = [*_missing(target, y, "left out"), *_missing(attribute, group.codes, "of unknown group")]
         return Splits(
-            train=split(0),
-            val=split(1),
-            test=split(2),
+            train=train,
+            val=val,
+            test=test,
             groups=group.labels,
-            notes=(*found.notes, *missing, *notes, *packed.notes, *said),
+            notes=(*found.notes, *missing, *assigned.duplicates, *packed.notes, *assigned.said),
             departures=departures,
         )
+
+    def outline(
+        self,
+        root: Path | None,
+        target: str,
+        attribute: str,
+        split_seed: int = 0,
+        unreadable: Collection[str] = (),
+        progress: Progress = silent,
+    ) -> Splits:
+        """As `Dataset.outline`; `unreadable` are names in `Found.files`."""
+        found = self.found(root)
+        columns, targets, _ = self.columns(found)
+        y, group = targets[target].codes, columns[attribute]
+        assigned = self._assign(found, split_seed, progress)
+        rows = self._rows(assigned, target, y)
+        if unreadable:
+            rows = rows[~np.isin(found.names[rows], list(unreadable))]
+        images = np.zeros((len(rows), 0), dtype=np.uint8)
+        train, val, test = self._three(images, assigned, columns, rows, y, group.codes)
+        return Splits(
+            train=train,
+            val=val,
+            test=test,
+            groups=group.labels,
+            notes=assigned.said,
+            departures=assigned.departures,
+        )
+
+    def _assign(self, found: Found, seed: int, progress: Progress) -> _Assigned:
+        """Which images go where. Kept, since planning asks for every target and attribute."""
+        if self._assigned is None or self._assigned[0] is not found or self._assigned[1] != seed:
+            keep, duplicates = self._distinct(found, progress)
+            ids = np.array([short_id(path, folders=True) for path in found.paths], dtype=object)
+            self._assigned = (found, seed, _Assigned(ids, tuple(duplicates), *self._parts(found, keep, seed)))
+        return self._assigned[2]
+
+    def _rows(self, assigned: _Assigned, target: str, y: np.ndarray) -> np.ndarray:
+        """int64 (M,): the images that are used, training first: a split is then a slice of the pack, and no copy."""
+        rows = np.flatnonzero((assigned.part >= 0) & (y >= 0))
+        if not len(rows):
+            raise UserError(f"{self.name}: no image has {printable(target)!r} and a split; choose another --target")
+        return rows[np.argsort(assigned.part[rows], kind="stable")]
+
+    def _three(
+        self,
+        images: np.ndarray,
+        assigned: _Assigned,
+        columns: Mapping[str, Column],
+        rows: np.ndarray,
+        target: np.ndarray,
+        group: np.ndarray,
+    ) -> list[Split]:
+        """Training, validation and test: the images (M, ...) of `rows` (M,), which are in that order."""
+        ends = np.searchsorted(assigned.part[rows], np.arange(len(PARTS) + 1))
+        splits = []
+        for i in range(len(PARTS)):
+            here = rows[ends[i] : ends[i + 1]]
+            ids = tuple(assigned.ids[here])
+            codes = {name: column.codes[here] for name, column in columns.items() if not column.refused}
+            splits.append(Split(images[ends[i] : ends[i + 1]], target[here], group[here], ids, codes))
+        return splits
 
     def found(self, root: Path | None) -> Found:
         """The images that have a row. Kept until they are loaded, since planning asks several times."""
@@ -296,16 +409,15 @@ class TableDataset(Dataset):
             twice = printable(files.paths[used[count > 1][0]])
             raise UserError(f"{self.name}: {names[0]!r} has more than one row for {twice!r}; keep one row per image")
         if len(there) < len(given):
-            lost = printable(given[int(np.flatnonzero(place < 0)[0])])
+            lost = [given[i] for i in np.flatnonzero(place < 0)[:2]]
             notes.append(
-                f"missing: {len(given) - len(there):,} of the {counted(len(given), 'file')} listed are not there: {lost}, ..."
+                f"missing: {len(given) - len(there):,} of the {counted(len(given), 'file')} listed are not there: {_first(lost)}"
             )
         if len(there) < len(files):
             other = np.setdiff1d(np.arange(len(files)), used)
-            shown = printable(files.paths[other[0]])
-            notes.append(
-                f"unlisted: {counted(len(other), 'image has no row and is', 'images have no row and are')} left out: {shown}, ..."
-            )
+            shown = _first([files.paths[i] for i in other[:2]])
+            left_out = counted(len(other), "image has no row and is", "images have no row and are")
+            notes.append(f"unlisted: {left_out} left out: {shown}")
         values = {}
         for name in dict.fromkeys(c for t, file in zip(tables, files_of, strict=True) for c in t.columns if c != file):
             parts = [t[name].to_numpy(object) if name in t.columns else np.full(len(t), None) for t in tables]
@@ -383,7 +495,7 @@ class TableDataset(Dataset):
 
     def columns(self, found: Found) -> tuple[dict[str, Column], dict[str, Target], dict[str, str]]:
         """Every column that may be a label; every target; and for the columns that are no target, why."""
-        apart = {self._column("split", found, SPLIT_COLUMNS), self._column("identity", found, IDENTITY_COLUMNS)}
+        apart = {self._split_column(found), self._column("identity", found, IDENTITY_COLUMNS)}
         names = [name for name in found.values if name not in apart | self.hidden]
         for what in ("positive", "bin", "ordered"):
             for name in getattr(self.config, what):
@@ -414,8 +526,8 @@ class TableDataset(Dataset):
         groups = [rows for rows in same.values() if len(rows) > 1]
         if not groups:
             return keep, []
-        parts = self.official_parts(found)
-        apart = {self._column("split", found, SPLIT_COLUMNS), *self.hidden}
+        parts = self._given_parts(found)
+        apart = {self._split_column(found), *self.hidden}
         labels = [values for name, values in found.values.items() if name not in apart]
         n_conflicts = 0
         for rows in groups:
@@ -431,7 +543,7 @@ class TableDataset(Dataset):
 
     def _parts(self, found: Found, keep: np.ndarray, seed: int) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]:
         """int64 (N,): 0 train, 1 val, 2 test, -1 none; departures from the official splits; notes."""
-        parts = self.official_parts(found)
+        parts = self._given_parts(found, keep)
         name = self._column("identity", found, IDENTITY_COLUMNS)
         by = f"by {name}" if name else "by image"
         # An image whose person is unknown is a unit of its own.
@@ -442,13 +554,13 @@ class TableDataset(Dataset):
             ],
             dtype=str,
         )
-        drawn = np.full(len(units), -1, dtype=np.int64)
-        if parts is None or not (keep & (parts == 0)).any() or not (keep & (parts > 0)).any():
+        if parts is None:
+            drawn = np.full(len(units), -1, dtype=np.int64)
             drawn[keep] = random_parts(units[keep], seed, self.config.val, self.config.test)
             sizes = _sizes(drawn)
-            if parts is None:
-                return drawn, (), (f"splits: {sizes}, drawn {by}",)
-            return drawn, (f"the images present leave a part of the splits empty; drawn {by} instead: {sizes}",), ()
+            if self.official is not None:
+                return drawn, (f"not the official splits: data.split={DRAWN}, drawn {by}: {sizes}",), ()
+            return drawn, (), (f"splits: {sizes}, drawn {by}",)
         parts = np.where(keep, parts, -1)
         n_without = int((keep & (parts < 0)).sum())
         notes = (
@@ -474,12 +586,19 @@ class TableDataset(Dataset):
                 "has it"
             )
         notes.append(f"splits: {_sizes(parts)}")
+        if self.official is not None and self.config.split:
+            return parts, (f"not the official splits: those of the column {self.config.split!r}",), tuple(notes)
         return parts, (), tuple(notes)
 
 
 def known_names(card: Card) -> list[str]:
     """Every target and attribute, once."""
     return [*dict.fromkeys([*card.targets, *card.attributes])]
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of names, and that there are more."""
+    return printable(names[0]) + (", ..." if len(names) > 1 else "")
 
 
 def _sizes(parts: np.ndarray) -> str:

@@ -10,13 +10,14 @@ from pydantic import ValidationError
 
 from fairssl.board.names import printed_name
 from fairssl.board.table import Row, Table
-from fairssl.figures.style import colour, figures, file_name, line, plain, save
+from fairssl.figures.style import colour, figures, file_name, grid_of, legend_below, line, marker, plain, save
 from fairssl.spec.run import RunSpec
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
 Curve = list[tuple[float, float]]  # epoch, value
 Histories = Sequence[tuple[RunSpec, list[dict[str, float]], list[dict[str, float]]]]  # with validation, by seed
+FEW = 20  # epochs of which each is marked
 _NO_LOSS = ("u", "accuracy", "skipped", "gcl_surrogate")
 
 
@@ -104,17 +105,28 @@ def _mean(histories: Histories, pick: Callable[..., Picked]) -> Curve:
 def _draw(table: Table, panels: Mapping[str, Sequence[tuple[Row, Curve]]], folder: Path, name: str) -> list[Path]:
     labels = list(dict.fromkeys(row.label for lines in panels.values() for row, _ in lines))
     with figures() as figure_of:
-        figure = figure_of(figsize=(3.3 * len(panels), 2.9), layout="constrained")
-        for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        down, across = grid_of(len(panels), most=3)
+        figure = figure_of(figsize=(3.3 * across, 2.6 * down + 0.6), layout="constrained")
+        places = list(figure.subplots(down, across, squeeze=False).flat)
+        for axes in places[len(panels) :]:
+            axes.remove()
+        for axes, (title, lines) in zip(places, panels.items(), strict=False):
             for row, curve in lines:
                 at = labels.index(row.label)
-                points = "o" if len(curve) == 1 else ""
+                points = marker(at) if len(curve) <= FEW else ""
                 xs, ys = [x for x, _ in curve], [y for _, y in curve]
                 axes.plot(
-                    xs, ys, color=colour(at), linestyle=line(at), marker=points, label=plain(printed_name(row.label))
+                    xs,
+                    ys,
+                    color=colour(at),
+                    linestyle=line(at),
+                    marker=points,
+                    markersize=4,
+                    label=plain(printed_name(row.label)),
                 )
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("epoch")
-            axes.legend(fontsize=7)
+            axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        legend_below(figure)
         figure.suptitle(plain(table.title), fontsize=9)
         return save(figure, folder, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from fairssl.spec.run import DataSpec
 from fairssl.types import Splits, UserError
 
 PER_CELL = 8
+IMAGE, WITHIN, APART = 0.85, 0.06, 0.3  # inches: an image with the gap behind it, that gap, and between cells
+LABELS, TITLE = 1.9, 0.6  # inches beside and above the images
 
 
 def sheet(
@@ -26,7 +29,7 @@ def sheet(
     config: TrainConfig | None = None,
 ) -> list[Path]:
     """A row of plain and a row of augmented images for each cell of target and group of the training split, the same
-    images below each other. `title` names them; a cell without images says so."""
+    images below each other, closer than to the next cell. `title` names them; a cell without images says so."""
     import torch
 
     from fairssl.data.augment import augment, random_numbers
@@ -38,27 +41,35 @@ def sheet(
     cells = [(y, code) for y in (0, 1) for code in range(len(splits.groups))]
     rng, gen = np.random.default_rng(0), torch.Generator().manual_seed(0)
     with figures() as figure_of:
-        figure = figure_of(figsize=(0.85 * n + 2.2, 1.9 * len(cells) + 0.6), layout="constrained")
-        panels = figure.subplots(2 * len(cells), n, squeeze=False)
-        for axes in panels.ravel():
-            axes.set_axis_off()
+        width, height = IMAGE * n + LABELS, (2 * IMAGE + APART) * len(cells)
+        figure = figure_of(figsize=(width, height + TITLE))
         for at, (target, code) in enumerate(cells):
+            top = height - at * (2 * IMAGE + APART)
+
+            def place(down: int, across: int, top: float = top) -> Any:
+                left, bottom = LABELS + IMAGE * across, top - IMAGE * (down + 1)
+                size = IMAGE - WITHIN
+                axes = figure.add_axes((left / width, bottom / (height + TITLE), size / width, size / (height + TITLE)))
+                axes.set_axis_off()
+                return axes
+
             members = np.flatnonzero((train.target == target) & (train.group == code))
             chosen = np.sort(rng.permutation(members)[:n])
             said = f"y = {target}, {splits.groups[code]}\n{len(members)} images"
-            figure_text = {"ha": "right", "va": "center", "fontsize": 8}
-            place = panels[2 * at][0]
-            place.text(-0.15, 0.0, plain_lines(said), transform=place.transAxes, **figure_text)
+            middle = (top - IMAGE) / (height + TITLE)
+            beside = (LABELS - 0.12) / width
+            figure.text(beside, middle, plain_lines(said), ha="right", va="center", fontsize=9)
             if not len(chosen):
-                place.text(0.0, 0.5, "none in the training split", transform=place.transAxes, va="center")
+                figure.text(LABELS / width, middle, "none in the training split", va="center", fontsize=9)
                 continue
             images = torch.from_numpy(np.array(train.images[chosen]))
             views = augment(images, image_size, config, random_numbers(len(images), config, gen))
             seen = ((views * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)).numpy()
             for i in range(len(chosen)):
-                panels[2 * at][i].imshow(images[i].permute(1, 2, 0).numpy(), interpolation="nearest")
-                panels[2 * at + 1][i].imshow(seen[i], interpolation="nearest")
-        figure.suptitle(plain(f"{title}: plain, and augmented below"), fontsize=9)
+                place(0, i).imshow(images[i].permute(1, 2, 0).numpy(), interpolation="nearest")
+                place(1, i).imshow(seen[i], interpolation="nearest")
+        told = f"{title}\ny = 1 is {splits.positive}; each image plain and, below it, augmented"
+        figure.text(0.5, (height + 0.1) / (height + TITLE), plain_lines(told), ha="center", va="bottom", fontsize=9)
         return save(figure, folder, name)
 
 

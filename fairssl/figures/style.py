@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,11 @@ def plain(text: str) -> str:
     return "".join(sign if font.get_char_index(ord(sign)) else "?" for sign in " ".join(text.split()))
 
 
+def wrapped(text: str, width: int) -> str:
+    """A name as the font can draw it, on lines of at most `width` signs."""
+    return textwrap.fill(plain(text), width)
+
+
 def colour(at: int) -> str:
     return COLOURS[at % len(COLOURS)]
 
@@ -71,6 +77,18 @@ def line(at: int) -> str:
 
 def marker(at: int) -> str:
     return MARKERS[at % len(MARKERS)]
+
+
+def legend_below(figure: Any, most: int = 4) -> None:
+    """One legend for all panels, below them: each label once."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=min(most, len(entries)), fontsize=9
+        )
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""From a request to the runs it means, everything checked. Reads no image."""
+"""From a request to the runs it means, everything checked. Decodes no image."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from fairssl import kinds
 from fairssl.data.overview import card_at, check_memory, inspect, root_of
+from fairssl.data.splits import check_outline
 from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure
@@ -61,7 +62,8 @@ def resolve_all(requests: Sequence[Request], allow_absent: bool = False, progres
         for assignments in sweep(request.assignments or ())
     ]
     found: dict[str, DataFacts] = {}
-    plans = [resolve(request, allow_absent, progress, found) for request in single]
+    outlined: set[str] = set()
+    plans = [resolve(request, allow_absent, progress, found, outlined) for request in single]
     runs = {(run.label, run.spec.key): run for plan in plans for run in plan.runs}
     joined = Plan(runs=list(runs.values()), roots={})
     for plan in plans:
@@ -76,13 +78,15 @@ def resolve(
     allow_absent: bool = False,
     progress: Progress = silent,
     inspected: dict[str, DataFacts] | None = None,
+    outlined: set[str] | None = None,
 ) -> Plan:
-    """Check everything the user wrote, then find the data, then write down every run. Reads no image.
+    """Check everything the user wrote, then find the data, then write down every run. Decodes no image.
 
     With `allow_absent`, a dataset that is not here is planned with an unknown fingerprint and listed in `Plan.absent`.
-    `inspected` keeps what was found of datasets from one call to the next.
+    `inspected` keeps what was found of datasets from one call to the next, `outlined` whose splits have been checked.
     """
     inspected = {} if inspected is None else inspected
+    outlined = set() if outlined is None else outlined
     values = parse_set(request.assignments or ())
     check_request(request)
     methods = {text: parse_method(text) for text in request.methods or METHODS}
@@ -123,6 +127,10 @@ def resolve(
             if cards[drawn].embedded:
                 check_memory(drawn, facts[drawn], size)
         data = _data_spec(sources[name], facts[name], size, target, attribute)
+        for asked_of, one_data in ((home, trained_on), (name, data)):
+            if one_data is not None and facts[asked_of] is not None and one_data.canonical_json not in outlined:
+                check_outline(sources[asked_of], cards[asked_of], one_data, plan.roots[asked_of], progress=progress)
+                outlined.add(one_data.canonical_json)
         share = card.defaults.annotated if request.annotated is None else request.annotated
         for text, one in composed.items():
             if (home, text) not in trains:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import difflib
 import itertools
 import json
@@ -107,11 +109,12 @@ def _own_parts(method: Method, package: str) -> Method:
 
 def sweep(assignments: Iterable[str]) -> list[list[str]]:
     """Assignments with several values each, as `adversary.weight=0.1,0.3`, -> every combination of single ones, the last
-    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`."""
+    changing fastest. A value that is itself a list is written in brackets, as `mmd.gammas=[0.5,1,2]`; one that has a comma
+    in it, in quotes, as `data.table="a,b.csv"`."""
     choices = []
     for text in assignments:
         name, equals, value = text.partition("=")
-        one = not equals or value.strip().startswith(("[", "{"))
+        one = not equals or value.strip().startswith(("[", "{")) or _quoted(value.strip()) is not None
         choices.append([text] if one else [f"{name}={single}" for single in value.split(",")])
     return [list(combination) for combination in itertools.product(*choices)]
 
@@ -132,7 +135,39 @@ def parse_set(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
     return values
 
 
+def split_names(text: str) -> list[str]:
+    r"""`a,b` -> `["a", "b"]`; a name that has a comma in it stands in quotes, as in CSV: `"a,b",c`.
+
+    >>> split_names('"a,b",c')
+    ['a,b', 'c']
+    """
+    try:
+        return [name.strip() for name in next(csv.reader([text], skipinitialspace=True, strict=True)) or [""]]
+    except csv.Error:  # a quote that is none of CSV's
+        return [name.strip() for name in text.split(",")]
+
+
+def one_name(name: str) -> str:
+    """A single name as `split_names` takes it."""
+    if split_names(name) == [name]:
+        return name
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _quoted(value: str) -> str | None:
+    """The text of a JSON string; None for anything else."""
+    if not value.startswith('"'):
+        return None
+    with contextlib.suppress(ValueError):
+        found = json.loads(value)
+        return found if isinstance(found, str) else None
+    return None
+
+
 def _value(text: str, value: str) -> Any:
+    if (quoted := _quoted(value)) is not None:
+        return quoted
     if not value.startswith(("[", "{")):
         return value
     try:

@@ -40,10 +40,15 @@ class StoreError(UserError, OSError):
     """
 
     def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(
-            f"cannot write {path}: {error.strerror or error}; free or repair the disk, "
-            "then the same command goes on from here"
+        in_the_way = error.errno in (
+            errno.ENOTDIR,
+            errno.EEXIST,
+            errno.EISDIR,
+        )  # a file for a folder, or a folder for a file
+        way_out = (
+            "name another place" if in_the_way else "free or repair the disk, then the same command goes on from here"
         )
+        super().__init__(f"cannot write {path}: {error.strerror or error}; {way_out}")
         self.errno = error.errno
         self._made_of = (path, error)
 

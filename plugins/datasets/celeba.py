@@ -12,14 +12,16 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fairssl.api import (
     Card,
     DataFacts,
     Dataset,
+    DatasetConfig,
     Defaults,
     ImageFiles,
     Progress,
@@ -96,9 +98,13 @@ class CelebA(Dataset):
         ),
     )
 
+    class Config(DatasetConfig):
+        split: Literal["official", "drawn"] = Field("official", json_schema_extra={"added": True})
+        """`official`: the published partition; `drawn`: 80/10/10 drawn from the images there, by identity if that is known."""
+
     def inspect(self, root: Path | None) -> DataFacts:
         """The images and labels found; the fingerprint is of their content, the same for every layout."""
-        found = _find(root)
+        found = _find(root, self.config.split)
         with found.images as files:
             return DataFacts(
                 fingerprint=found.fingerprint(files.fingerprint()),
@@ -109,7 +115,7 @@ class CelebA(Dataset):
 
     def labels(self, root: Path | None) -> Mapping[str, np.ndarray]:
         """Codes int64 (N,) of the forty attributes over all images found."""
-        found = _find(root)
+        found = _find(root, self.config.split)
         found.images.close()
         return {name: found.values[:, i].astype(np.int64) for i, name in enumerate(NAMES)}
 
@@ -124,11 +130,11 @@ class CelebA(Dataset):
     ) -> Splits:
         """The three splits, images uint8 (N, 3, S, S), memory-mapped.
 
-        The official partition, whatever `split_seed`. Where the images present leave a part of it empty, 80/10/10 drawn by
-        `split_seed`, by identity if the identity file is there and whole; that, and a partition of which images are
-        missing, are departures. Labels: 0 for the file's -1, 1 for its 1.
+        The official partition, whatever `split_seed`; where the images present leave a part of it empty, it is refused.
+        With `data.split=drawn`, 80/10/10 drawn by `split_seed`, by identity if the identity file is there and whole. That,
+        and a partition of which images are missing, are departures. Labels: 0 for the file's -1, 1 for its 1.
         """
-        found = _find(root)
+        found = _find(root, self.config.split)
         ids = [short_id(name) for name in found.names]
         part, departure = _parts(found, ids, split_seed)
         order = np.argsort(part, kind="stable")  # a split is then a slice of the pack: no copy of the images
@@ -164,13 +170,14 @@ class CelebA(Dataset):
 @dataclass(frozen=True)
 class _Found:
     """N images that have labels. `names` str (N,), sorted, as in `images`; `values` int8 (N, 40) of 0 and 1; `part` int64
-    (N,) 0 train, 1 val, 2 test. Only where these leave a part empty is it asked who is on the images: `identity` int64
+    (N,) 0 train, 1 val, 2 test. Only where splits are drawn, `drawn`, is it asked who is on the images: `identity` int64
     (N,), None where the file is not there or lacks some of them, and then `no_identity` says so."""
 
     images: ImageFiles
     names: np.ndarray
     values: np.ndarray
     part: np.ndarray
+    drawn: bool
     identity: np.ndarray | None
     no_identity: str
     notes: tuple[str, ...]
@@ -183,7 +190,7 @@ class _Found:
         return whole.hexdigest()
 
 
-def _find(root: Path | None) -> _Found:
+def _find(root: Path | None, split: str) -> _Found:
     places = _places(root)
     attributes, partition = _need(places, ATTRIBUTES), _need(places, PARTITION)
     table = _read(attributes, n_values=len(NAMES))
@@ -205,16 +212,24 @@ def _find(root: Path | None) -> _Found:
     if here.sum() < len(table):
         notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
     if not here.all():
-        shown = printable(images.names[~here][0])
+        shown = _first([str(name) for name in images.names[~here][:2]])
         left_out = counted(int((~here).sum()), "image has no labels and is", "images have no labels and are")
-        notes.append(f"unlisted: {left_out} left out: {shown}, ...")
+        notes.append(f"unlisted: {left_out} left out: {shown}")
     names, row = images.names[here], row[here]
     listed = table.index[row]
     part = parts.iloc[:, 0].reindex(listed).to_numpy().astype(np.int64)
     identity, no_identity = None, ""
-    if len(np.unique(part)) < len(PARTS):
+    drawn = split == "drawn"
+    if drawn:
         identity, no_identity = _identity(places, listed)
-    return _Found(images, names, (raw[row] > 0).astype(np.int8), part, identity, no_identity, tuple(notes))
+    elif len(np.unique(part)) < len(PARTS):
+        images.close()
+        empty = " or ".join(name for i, name in enumerate(PARTS) if not (part == i).any())
+        raise UserError(
+            f"celeba: none of the {len(names):,} images in {str(images.root)!r} is {empty} in {str(partition)!r}: put the "
+            "others there too, or have splits drawn from those that are there: --set data.split=drawn"
+        )
+    return _Found(images, names, (raw[row] > 0).astype(np.int8), part, drawn, identity, no_identity, tuple(notes))
 
 
 def _places(root: Path | None) -> list[Path]:
@@ -307,7 +322,7 @@ def _check_same(first: Path, ours: pd.Index, second: Path, theirs: pd.Index) -> 
     for path, other, lacking in ((second, first, ours.difference(theirs)), (first, second, theirs.difference(ours))):
         if len(lacking):
             raise UserError(
-                f"{str(path)!r} lacks {len(lacking):,} of the images that {other.name} lists ({lacking[0]}, ...): it was "
+                f"{str(path)!r} lacks {len(lacking):,} of the images that {other.name} lists ({_first(lacking)}): it was "
                 "cut off, and is to be downloaded again; or if you shortened it yourself, shorten both lists alike"
             )
 
@@ -320,7 +335,7 @@ def _identity(places: Sequence[Path], names: pd.Index) -> tuple[np.ndarray | Non
     people = _read(path, n_values=1).iloc[:, 0].reindex(names)
     unknown = people.isna().to_numpy()
     if unknown.any():
-        return None, f"{path.name} lacks {int(unknown.sum()):,} of the images ({names[unknown][0]}, ...)"
+        return None, f"{path.name} lacks {int(unknown.sum()):,} of the images ({_first(names[unknown])})"
     return people.to_numpy().astype(np.int64), ""
 
 
@@ -408,11 +423,9 @@ def _list_fault(path: Path, expected: str) -> UserError:
 
 
 def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, str]:
-    """int64 (N,): 0 train, 1 val, 2 test; and where that is not the official partition, why and what is done instead."""
-    present = np.bincount(found.part, minlength=len(PARTS))
-    if present.all():
+    """int64 (N,): 0 train, 1 val, 2 test; and where that is not the official partition, what it is instead."""
+    if not found.drawn:
         return found.part, ""
-    empty = " and ".join(name for name, count in zip(PARTS, present, strict=True) if not count)
     keys: Sequence[str] = ids
     by = "image"
     if found.identity is not None:
@@ -420,9 +433,14 @@ def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, st
     part = random_parts(keys, seed)
     why = f" ({found.no_identity}, so one person may be in two splits)" if found.no_identity else ""
     return part, (
-        f"the images present leave {empty} of the official partition empty; split 80/10/10 by {by} instead{why}: "
+        f"not the official partition: data.split=drawn, 80/10/10 by {by}{why}: "
         + _sizes(np.bincount(part, minlength=len(PARTS)))
     )
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of names, and that there are more."""
+    return printable(names[0]) + (", ..." if len(names) > 1 else "")
 
 
 def _sizes(counts: np.ndarray) -> str:

@@ -6,6 +6,7 @@ WACV 2021. The published validation images are the test split; a tenth of the tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class FairFace(TableDataset):
             default_factory=lambda: dict[str, tuple[str, ...]](age=AGES), json_schema_extra={"added": True}
         )
         """Column whose groups have an order -> it."""
+        split: str = Field(default_factory=str, json_schema_extra={"added": True})
+        """By default the official splits; `drawn`: draw them from all images there; or a column of train, val and test."""
 
     def home(self, root: Path) -> Path:
         """The folder with the tables: the one named, or its fairface/."""
@@ -58,14 +61,30 @@ class FairFace(TableDataset):
         return next((home for home in homes if any((home / name).is_file() for name in TABLES)), homes[0])
 
     def tables(self, home: Path, root: Path) -> list[str]:
-        """The two published files, or the one that is there."""
+        """The two published files; where splits are to be drawn, the one that is there will do."""
         here = [name for name in TABLES if (home / name).is_file()]
         if not here:
             raise UserError(
                 f"fairface: {str(home)!r} holds neither {' nor '.join(TABLES)} ({contents_of(home)}): {self.card.obtain}"
             )
+        if len(here) < len(TABLES) and self.config.split != "drawn":
+            (lost,) = set(TABLES) - set(here)
+            raise UserError(
+                f"fairface: {str(home)!r} lacks {lost}, and so one of the official splits: get it from {self.card.source}, or "
+                "have splits drawn from what is there: --set data.split=drawn"
+            )
         return here
 
-    def official_parts(self, found: Any) -> np.ndarray:
-        """What lies in train/ is training, what lies in val/ is test."""
+    def lacking(self, found: Any, empty: Sequence[str]) -> str:
+        """The folder whose images are missing."""
+        folder, table = ("train", TABLES[0]) if empty[0] == "train" else ("val", TABLES[1])
+        return (
+            f"none of the images of {folder}/ that {table} lists is in {str(found.files.root)!r}: put them there as they are "
+            "published"
+        )
+
+    def official_parts(self, found: Any) -> np.ndarray | None:
+        """What lies in train/ is training, what lies in val/ is test; or what a column says that the user names."""
+        if self.config.split:
+            return super().official_parts(found)
         return np.array([2 if "val" in str(path).split("/")[:-1] else 0 for path in found.paths], dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import zipfile
@@ -25,7 +27,9 @@ from reference.records import record, spec
 from fairssl import cli, scoring
 from fairssl.api import metric
 from fairssl.board.against_paper import compare_with_paper
+from fairssl.board.build import protocol_of
 from fairssl.board.command import command_of
+from fairssl.board.files import sha256
 from fairssl.board.load import tables_of
 from fairssl.board.paper import paper_rows
 from fairssl.board.recompute import brought_up_to_date, disagreements, outdated
@@ -34,7 +38,7 @@ from fairssl.board.verify import verify
 from fairssl.board.wanted import Wanted
 from fairssl.plan.resolve import Run
 from fairssl.spec.run import key_of
-from fairssl.store.record import Predictions, Record
+from fairssl.store.record import ColumnFacts, Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.types import Outcome
 
@@ -124,7 +128,22 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
         ([str(runs), "--grid", "smoke"], "holds no run of the grid smoke"),
     ):
         assert message in error_of(capsys, ["board", "build", *args, "--out", str(tmp_path / "out")])
-        assert not (tmp_path / "out" / "table.md").exists()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_fails_changes_nothing(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a damaged record as the last: of a new board nothing is left, of an old one all."""
+    folder = Path(shutil.copytree(runs, tmp_path / "runs"))
+    store = RunStore(folder)
+    old = tmp_path / "old"
+    assert cli.run(["board", "build", str(folder), "--out", str(old)]) == 0
+    (old / "predictions" / f"{min(store.result_keys())}.csv.gz").write_bytes(b"of an older training")
+    before = contents(old)
+    (store.result_dir(max(store.result_keys())) / "record.json").write_text("{")
+    for out in (old, tmp_path / "a" / "b"):
+        assert "record.json is damaged" in error_of(capsys, ["board", "build", str(folder), "--out", str(out)])
+    assert contents(old) == before
+    assert {p.name for p in old.iterdir()} == FILES and {p.name for p in tmp_path.iterdir()} == {"old", "runs"}
 
 
 def test_a_damaged_record_leaves_the_old_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,12 +167,17 @@ def test_a_record_that_its_predictions_do_not_give_is_refused(
     assert "is not what its predictions give: ED is" in error_of(capsys, ["board", "build", str(tmp_path)])
 
 
-def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scored.fill(tmp_path / "runs", ("simclr", "sofclr"), seeds=2)
-    grid = tmp_path / "mine.toml"
+def a_grid(path: Path) -> Path:
+    """Two methods, one of which `scored.fill` knows nothing of."""
     lines = {"methods": ["simclr", "byol"], "seeds": 2, "epochs": 2, "image_size": 16, "batch_size": 16}
     lines |= {"annotated": 0.3, "set": list(small.SETS)}
-    grid.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items()))
+    path.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in lines.items()))
+    return path
+
+
+def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored.fill(tmp_path / "runs", ("simclr", "sofclr"), seeds=2)
+    grid = a_grid(tmp_path / "mine.toml")
     out = tmp_path / "board"
     assert cli.run(["board", "build", str(tmp_path / "runs"), "--grid", str(grid), "--out", str(out)]) == 0
     said = capsys.readouterr().out
@@ -443,14 +467,27 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "b.zip"
 
 
-def repacked(bundle: Path, out: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+def repacked(bundle: Path, out: Path, change: Callable[[dict[str, bytes]], None], sealed: bool = True) -> Path:
+    """The bundle with a change; `sealed`: with a manifest that tells of it, as a careful forger's."""
     with zipfile.ZipFile(bundle) as old:
         files = {name: old.read(name) for name in old.namelist()}
     change(files)
+    if sealed:
+        seal(files)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         for name, data in files.items():
             new.writestr(name, data)
     return out
+
+
+def seal(files: dict[str, bytes]) -> None:
+    manifest = json.loads(files["manifest.json"])
+    manifest["files"] |= {name: sha256(data) for name, data in files.items() if name != "manifest.json"}
+    manifest["files"] = {name: value for name, value in manifest["files"].items() if name in files}
+    with contextlib.suppress(ValueError, KeyError):
+        records = [json.loads(line) for line in files["records.jsonl"].splitlines()]
+        manifest["runs"] = {r["key"]: {"state": r["state"], "protocol": protocol_of(r["spec"])} for r in records}
+    files["manifest.json"] = json.dumps(manifest).encode()
 
 
 def test_a_bundle_goes_into_another_folder_and_its_rows_into_its_tables(
@@ -502,9 +539,79 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     ),
     "a metric of nobody's": (with_record(lambda r: r["metrics"].update(Magic=1.0)), "Magic cannot be computed here"),
     "direction turned": (with_record(lambda r: r["columns"]["ED"].update(better="higher")), "declared otherwise"),
-    "groups that are no names": (with_record(lambda r: r["facts"].update(groups=[1, 2])), "does not name its groups"),
-    "facts of another type": (with_record(lambda r: r["facts"].update(departures=7)), "no table can be made of it"),
-    "counts changed": (with_record(lambda r: r["cells"]["0"].update(male=9)), "test examples per target and group"),
+    "groups that are no names": (with_record(lambda r: r["facts"].update(groups=[1, 2])), "facts.groups.0 is 1, which"),
+    "no groups": (with_record(lambda r: r["facts"].pop("groups")), "does not name its groups"),
+    "facts of another type": (
+        with_record(lambda r: r["facts"].update(departures=7)),
+        "facts.departures is 7, which should be a valid list",
+    ),
+    "a number that is text": (
+        with_record(lambda r: r["facts"].update(n_train="many")),
+        "facts.n_train is 'many', which should be a valid integer",
+    ),
+    "a count below 0": (with_record(lambda r: r["facts"].update(n_steps=-1)), "facts.n_steps is -1, which should be "),
+    "a larger test set": (
+        with_record(lambda r: r["facts"].update(n_test=10_000)),
+        "240 images are counted in its cells",
+    ),
+    "leakage below 0": (
+        with_record(lambda r: r["leakage"].update(balanced_accuracy=-5.0)),
+        "leakage.balanced_accuracy is -5.0, which should be greater than or equal to 0",
+    ),
+    "leakage of the perceptron above 1": (
+        with_record(lambda r: r["leakage"].update(mlp_balanced_accuracy=1.5)),
+        "leakage.mlp_balanced_accuracy is 1.5, which should be less than or equal to 1",
+    ),
+    "leakage that is no number": (
+        with_record(lambda r: r["leakage"].update(balanced_accuracy=float("nan"))),
+        "leakage.balanced_accuracy is nan, which should be a finite number",
+    ),
+    "leakage that is text": (
+        with_record(lambda r: r["leakage"].update(balanced_accuracy="0.1")),
+        "leakage.balanced_accuracy is '0.1', which should be a valid number",
+    ),
+    "an interval that is no number": (
+        with_record(lambda r: r.update(intervals={"ED": {"low": float("-inf"), "high": 0.2}})),
+        "intervals.ED.low is -inf",
+    ),
+    "an interval backwards": (
+        with_record(lambda r: r.update(intervals={"ED": {"low": 0.3, "high": 0.2}})),
+        "intervals.ED is from 0.3 to 0.2, which is backwards",
+    ),
+    "a noise floor of text": (
+        with_record(lambda r: r["noise_floor"]["ED"].update(high="x")),
+        "noise_floor.ED.high is 'x'",
+    ),
+    "a validation accuracy of 7": (
+        with_record(lambda r: r.update(validation={"metrics": {"Acc": 7.0}})),
+        "validation.Acc is 7.0, outside [0, 1]",
+    ),
+    "a time that is no number": (with_record(lambda r: r["timings"].update(a=float("inf"))), "timings.a"),
+    "a time below 0": (with_record(lambda r: r["timings"].update(a=-1.0)), "timings.a is -1.0, below 0"),
+    "infinity in a corner": (
+        with_record(lambda r: r["facts"].update(mine=[1.0, {"deep": float("inf")}])),
+        "facts.mine.1.deep is inf, which is not finite",
+    ),
+    "a score that is no number": (
+        lambda f: f.update({first_predictions(f): with_score(f[first_predictions(f)], b"nan")}),
+        "score is NaN in 1 of 240 rows",
+    ),
+    "predictions of nobody's": (
+        lambda f: f.update({"predictions/junk.csv.gz": b"PK"}),
+        "it holds predictions/junk.csv.gz, which no record names; nothing was taken",
+    ),
+    "very many of them": (
+        lambda f: f.update({f"predictions/k{i}.csv.gz": b"" for i in range(70_000)}),
+        "which no record names",
+    ),
+    "more files than there may be": (
+        lambda f: f.update({f"predictions/k{i}.csv.gz": b"" for i in range(100_010)}),
+        "100,014 files; at most 100,002",
+    ),
+    "counts changed": (
+        with_record(lambda r: r["cells"]["0"].update({"male": 61, "not male": 59})),
+        "test examples per target and group",
+    ),
     "no JSON": (lambda f: f.update({"records.jsonl": b"{" * 50_000}), "is no record"),
     "no records": (lambda f: f.update({"records.jsonl": b""}), "holds no records"),
     "twice": (lambda f: f.update({"records.jsonl": f["records.jsonl"] * 2}), "twice"),
@@ -513,6 +620,219 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "a bomb": (lambda f: f.update({first_predictions(f): gzip.compress(b"0" * 70_000_000)}), "bytes unpacked"),
     "a line too long": (lambda f: f.update({"records.jsonl": b" " * (2**22 + 2)}), "larger than"),
 }
+
+
+def with_score(data: bytes, score: bytes) -> bytes:
+    """The predictions with another score of the first image."""
+    head, first, *rest = gzip.decompress(data).split(b"\n")
+    id_, _, *labels = first.split(b",")
+    return gzip.compress(b"\n".join([head, b",".join([id_, score, *labels]), *rest]), mtime=0)
+
+
+def without_first(files: dict[str, bytes], predictions: bool) -> None:
+    """A seed deleted: from the records, and with its predictions."""
+    first, *rest = files["records.jsonl"].splitlines(keepends=True)
+    files["records.jsonl"] = b"".join(rest)
+    if predictions:
+        files.pop(f"predictions/{json.loads(first)['key']}.csv.gz")
+
+
+def of_manifest(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, bytes]], None]:
+    def of_files(files: dict[str, bytes]) -> None:
+        manifest = json.loads(files["manifest.json"])
+        change(manifest)
+        files["manifest.json"] = json.dumps(manifest).encode()
+
+    return of_files
+
+
+# What the manifest, left as it was, tells.
+UNSEALED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "a digit of Leak": (
+        with_record(lambda r: r["leakage"].update(balanced_accuracy=0.51)),
+        "records.jsonl is not the file that the manifest was made with; nothing was taken from it",
+    ),
+    "a seed deleted": (lambda f: without_first(f, True), "is expected, but not among the records"),
+    "a record deleted": (lambda f: without_first(f, False), "is expected, but not among the records"),
+    "a score": (
+        lambda f: f.update({first_predictions(f): with_score(f[first_predictions(f)], b"0.123")}),
+        "is not the file that the manifest was made with",
+    ),
+    "no manifest": (lambda f: f.pop("manifest.json"), "has no manifest.json; make a board with"),
+    "an empty manifest": (lambda f: f.update({"manifest.json": b"{}"}), "names no runs and files"),
+    "no JSON": (lambda f: f.update({"manifest.json": b"[" * 100_000}), "is no JSON"),
+    "another version": (of_manifest(lambda m: m.update(version=9)), "its manifest has version 9"),
+    "a run that the manifest lacks": (of_manifest(lambda m: m["runs"].popitem()), "is not in the manifest"),
+    "another probe": (
+        of_manifest(lambda m: next(iter(m["runs"].values()))["protocol"].update(probe=1)),
+        "; the manifest has dataset",
+    ),
+    "a run that failed": (
+        of_manifest(lambda m: next(iter(m["runs"].values())).update(state="failed")),
+        "is ok, the manifest has failed",
+    ),
+    "a hash too few": (of_manifest(lambda m: m["files"].pop(first_predictions(m["files"]))), "is not in the manifest"),
+    "a file too few": (
+        of_manifest(lambda m: m["files"].update({"predictions/gone.csv.gz": "0"})),
+        "it has no predictions/gone.csv.gz",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEALED)
+def test_a_bundle_that_is_not_what_its_manifest_tells_is_refused(
+    name: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, message = UNSEALED[name]
+    bad = repacked(bundle, tmp_path / "bad.zip", change, sealed=False)
+    said = error_of(capsys, ["board", "add", str(bad), "--runs", str(tmp_path / "in" / "runs")])
+    assert message in said
+    assert {p.name for p in tmp_path.iterdir()} == {"bad.zip"}
+
+
+def test_a_link_in_a_bundle_is_refused(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under a name of its own, and in the place of a file that belongs there."""
+    with zipfile.ZipFile(bundle) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    for name in ("predictions/link.csv.gz", first_predictions(files)):
+        with zipfile.ZipFile(tmp_path / "bad.zip", "w") as new:
+            for at, data in files.items():
+                if at != name:
+                    new.writestr(at, data)
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+            new.writestr(entry, "/etc/passwd")
+        said = error_of(capsys, ["board", "add", str(tmp_path / "bad.zip"), "--runs", str(tmp_path / "runs")])
+        assert f"'{name}' in " in said and "is a link" in said and not (tmp_path / "runs").exists()
+        folder = tmp_path / "folder"
+        with zipfile.ZipFile(bundle) as file:
+            file.extractall(folder)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("/etc")
+        said = error_of(capsys, ["board", "add", str(folder), "--runs", str(tmp_path / "runs")])
+        assert ("which no record names" if "link" in name else "a link is not followed") in said
+        shutil.rmtree(folder)
+
+
+def test_a_part_of_a_grid_may_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The manifest calls what was not run missing."""
+    scored.fill(tmp_path / "runs", ("simclr", "sofclr"), seeds=2)
+    grid = a_grid(tmp_path / "mine.toml")
+    words = ["board", "export", str(tmp_path / "runs"), "--grid", str(grid), "--out", str(tmp_path / "b.zip")]
+    assert cli.run(words) == 0
+    with zipfile.ZipFile(tmp_path / "b.zip") as file:
+        states = [run["state"] for run in json.loads(file.read("manifest.json"))["runs"].values()]
+    assert sorted(states) == ["missing", "missing", "ok", "ok"]
+    assert cli.run(["board", "add", str(tmp_path / "b.zip"), "--runs", str(tmp_path / "theirs")]) == 0
+    assert "2 runs added" in capsys.readouterr().out
+
+
+def other_score(record: dict[str, Any], found: Predictions) -> Predictions:
+    """Another result of the same run: scores of another training, with all that follows from them."""
+    score = found.score.copy()
+    score[0] = 0.123
+    other = Predictions(found.ids, score, found.target, found.group)
+    ours = Record.model_validate(record)
+    record["metrics"] = {m.symbol: v for m, v in zip(scoring.columns(), _values(ours, other), strict=True)}
+    return other
+
+
+def test_other_results_of_a_run_that_is_there_are_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "mine"
+    assert cli.run(["board", "add", str(bundle), "--runs", str(runs)]) == 0
+    before = contents(runs)
+
+    def rescored(files: dict[str, bytes]) -> None:
+        first, *rest = files["records.jsonl"].splitlines(keepends=True)
+        record = json.loads(first)
+        name = f"predictions/{record['key']}.csv.gz"
+        files[name] = other_score(record, Predictions.from_csv_gz(files[name])).to_csv_gz()
+        files["records.jsonl"] = json.dumps(record).encode() + b"\n" + b"".join(rest)
+
+    changes: dict[str, Callable[[dict[str, bytes]], None]] = {
+        "(scores of 1 of 240 images)": rescored,
+        "(leakage)": with_record(lambda r: r["leakage"].update(balanced_accuracy=0.5)),
+        "(facts.n_train)": with_record(lambda r: r["facts"].update(n_train=49)),
+        "(facts.departures)": with_record(lambda r: r["facts"].update(departures=["none"])),
+    }
+    key = json.loads(next(iter(lines_of(bundle))))["key"]
+    for what, change in changes.items():
+        bad = repacked(bundle, tmp_path / "bad.zip", change)
+        said = error_of(capsys, ["board", "add", str(bad), "--runs", str(runs)])
+        assert f"1 of its runs are in {runs} with other results: {key} {what}; nothing was taken" in said, said
+        assert contents(runs) == before
+
+    def elsewhere(record: dict[str, Any]) -> None:
+        record["timings"]["train_seconds"] = 9.0
+        record["env"]["device"] = "cpu (another)"
+        record["notes"].append("on another machine")
+
+    same = repacked(bundle, tmp_path / "same.zip", with_record(elsewhere))
+    capsys.readouterr()
+    assert cli.run(["board", "add", str(same), "--runs", str(runs)]) == 0
+    assert "0 runs added" in (out := capsys.readouterr().out) and "2 were there already" in out
+    assert contents(runs) == before
+
+
+def lines_of(bundle: Path) -> list[bytes]:
+    with zipfile.ZipFile(bundle) as file:
+        return file.read("records.jsonl").splitlines()
+
+
+def test_a_run_that_failed_elsewhere_does_not_replace_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored.fill(tmp_path / "mine", ("simclr",), seeds=1)
+    (run,) = small.plan("simclr", seeds=1).runs
+    theirs = RunStore(tmp_path / "theirs")
+    theirs.create()
+    columns = {m.symbol: ColumnFacts.of(m) for m in scoring.columns()}
+    spec_ = run.spec.model_dump(mode="json")
+    theirs.write_result(Record(spec=spec_, key=run.spec.key, state="failed", error="x: y", columns=columns))
+    assert cli.run(["board", "export", str(theirs.root), "--out", str(tmp_path / "b.zip")]) == 0
+    before = contents(tmp_path / "mine")
+    assert cli.run(["board", "add", str(tmp_path / "b.zip"), "--runs", str(tmp_path / "mine")]) == 0
+    out = capsys.readouterr().out
+    assert "0 runs added" in out and f"not taken: {run.spec.key} failed there and ended well in" in out
+    assert contents(tmp_path / "mine") == before
+
+
+def test_leak_is_reported_wherever_it_is_told(built: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO((built / "table.csv").read_text())))
+    assert {line["tier"] for line in lines if line["metric"] == "Leak"} == {"reported"}
+    assert {line["tier"] for line in lines if line["metric"] != "Leak"} == {"recomputed"}
+    assert "recomputed from the predictions; Leak as reported" in (built / "index.html").read_text()
+    assert "Leak is as the run reported it" in (built / "table.md").read_text()
+
+
+def test_a_record_of_what_cannot_be_makes_no_board(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And of a board that has it, `verify` says so."""
+    folder = Path(shutil.copytree(runs, tmp_path / "runs"))
+    path = sorted((folder / "results").iterdir())[-1] / "record.json"
+    record = json.loads(path.read_text())
+    record["leakage"]["balanced_accuracy"] = -5.0
+    path.write_text(json.dumps(record) + "\n")
+    said = error_of(capsys, ["board", "build", str(folder), "--out", str(tmp_path / "b")])
+    assert f"record {record['key']} holds what cannot be: leakage.balanced_accuracy is -5.0" in said
+    assert {p.name for p in tmp_path.iterdir()} == {"runs"}
+
+
+def test_a_board_of_it_has_a_fault(board: Path) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        records[0]["leakage"]["balanced_accuracy"] = -5.0
+
+    rewrite_records(board, change)
+    assert any("leakage.balanced_accuracy is -5.0" in fault for fault in verify(board).faults)
+
+
+def test_a_bundle_is_no_folder(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = error_of(capsys, ["board", "build", str(runs), "--out", str(tmp_path / "file")])
+    assert "Not a directory; name another place" in said and (tmp_path / "file").read_text() == "mine"
+    said = error_of(capsys, ["board", "export", str(runs), "--out", str(runs)])
+    assert f"{runs} is a folder; name the file to write, as --out {runs / 'bundle.zip'}" in said
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -62,3 +62,9 @@ def test_boards_are_indexed_and_their_tables_put_between_markers(
     assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
     assert capsys.readouterr().out == "nothing changed\n"
     assert cli.run(["board", "index", str(tmp_path / "none")]) == 2
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    assert cli.run(["board", "index", str(tmp_path / "empty")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "empty holds no boards; make one below it: fairssl board build" in err
+    assert list((tmp_path / "empty").iterdir()) == []

@@ -104,25 +104,29 @@ def test_a_list_that_was_cut_off_is_refused(tmp_path, name):
 def test_a_partition_that_is_not_used_is_said_by_every_command_that_shows_the_splits(tmp_path):
     root = celeba(tmp_path / "a", part=[0] * 60, identity=np.arange(60) // 3)
     path = root / "identity_CelebA.txt"
-    said = (
-        "departure: the images present leave val and test of the official partition empty; split 80/10/10 by identity"
-    )
-    assert said in verify("celeba", root)[1]
+    code, out, err = verify("celeba", root)
+    assert code == 2 and out == "" and one_line(err) and "is val or test in" in err and "data.split=drawn" in err
+    drawn = ("--set", "data.split=drawn")
+    said = "departure: not the official partition: data.split=drawn, 80/10/10 by identity"
+    assert said in verify("celeba", root, *drawn)[1]
     path.write_text("".join(path.read_text().splitlines(True)[:-1]))
-    _, out, _ = verify("celeba", root)
-    assert "by image instead (identity_CelebA.txt lacks 1 of the images (000060.jpg, ...)" in out
-    words = ("--data-dir", root, *SIZE, "--set", "data.min_cell=0", "--json")
+    _, out, _ = verify("celeba", root, *drawn)
+    assert "80/10/10 by image (identity_CelebA.txt lacks 1 of the images (000060.jpg), so" in out
+    words = ("--data-dir", root, *SIZE, "--set", "data.min_cell=0", *drawn, "--json")
     _, out, _ = fairssl("data", "prepare", "celeba", *words)
-    assert "by image instead" in json.loads(out)["departures"][0]
+    assert "80/10/10 by image" in json.loads(out)["departures"][0]
 
 
 def test_a_partition_that_is_not_used_stands_in_the_caption_of_the_first_and_of_the_second_table(tmp_path):
     root = celeba(tmp_path / "a", 160, part=[0] * 160)
     words = ("bench", "--method", "simclr", "--dataset", "celeba", "--data-dir", root, *SMALL, *SIZE)
+    words += ("--set", "data.min_cell=1", "--out", tmp_path / "runs")
+    code, out, err = fairssl(*words)
+    assert code == 2 and out == "" and one_line(err) and "data.split=drawn" in err and not (tmp_path / "runs").exists()
     for _ in range(2):
-        code, out, _ = fairssl(*words, "--set", "data.min_cell=1", "--out", tmp_path / "runs")
-        assert code == 0 and "split 80/10/10 by image instead" in out
-        assert "split 80/10/10 by image instead" in (tmp_path / "runs" / "table.md").read_text()
+        code, out, _ = fairssl(*words, "--set", "data.split=drawn")
+        assert code == 0 and "80/10/10 by image" in out
+        assert "80/10/10 by image" in (tmp_path / "runs" / "table.md").read_text()
     (record,) = (tmp_path / "runs" / "results").glob("*/record.json")
     assert "80/10/10" in json.loads(record.read_text())["facts"]["departures"][0]
 
@@ -311,7 +315,7 @@ def test_a_name_that_is_not_utf8_is_no_fault_of_celeba(tmp_path):
     (root / "img_align_celeba" / "000003.jpg").rename(root / "img_align_celeba" / NOT_UTF8)
     code, out, _ = verify("celeba", root)
     assert code == 0 and "note: odd names: 1 file name is not UTF-8" in out
-    assert rf"note: unlisted: 1 image has no labels and is left out: {SHOWN}, ..." in out
+    assert rf"note: unlisted: 1 image has no labels and is left out: {SHOWN}" in out
     assert "note: missing: 1 of the 60 images listed are not there" in out
     code, out, _ = fairssl("data", "prepare", "celeba", "--data-dir", root, *SIZE, "--set", "data.min_cell=0")
     assert code == 0 and SHOWN in out

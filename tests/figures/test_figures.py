@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from fairssl.evaluate.during import on_validation
 from fairssl.figures.choose import Choice
 from fairssl.figures.pareto import weight_of
 from fairssl.figures.scores import bucket_shares_of
-from fairssl.figures.style import plain
+from fairssl.figures.style import plain, save
 from fairssl.figures.tsne import perplexity_for
 from fairssl.store.record import Predictions
 from fairssl.store.runs import RunStore
@@ -68,6 +70,58 @@ def test_scores_and_pareto_are_drawn_from_the_runs_alone(tmp_path: Path, capsys:
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     assert str(tmp_path / "one" / f"scores-{place}.png") in capsys.readouterr().out
+
+
+def test_scores_are_drawn_of_a_board_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same picture as of its runs; what needs more of the runs says so, and writes nothing."""
+    scored.fill(tmp_path / "runs", ("simclr",), seeds=1)
+    board = tmp_path / "board"
+    assert cli.run(["board", "build", str(tmp_path / "runs"), "--out", str(board)]) == 0
+    for name in ("runs", "board"):
+        assert cli.run(["plot", "scores", str(tmp_path / name)]) == 0
+    names = pictures(board / "figures")
+    assert len(names) == 2
+    for name in names:
+        assert (board / "figures" / name).read_bytes() == (tmp_path / "runs" / "figures" / name).read_bytes()
+    assert cli.run(["board", "verify", str(board)]) == 0  # a figure beside it is no fault
+    capsys.readouterr()
+    for what, holds_no in (("curves", "history of the trainings"), ("tsne", "encoders")):
+        assert cli.run(["plot", what, str(board), "--out", str(tmp_path / "none")]) == 2
+        err = capsys.readouterr().err
+        assert f"{board} is a board, which holds no {holds_no}; name the folder that" in err and err.count("\n") == 1
+    for path in (board / "predictions").iterdir():
+        path.unlink()
+    assert cli.run(["plot", "scores", str(board), "--out", str(tmp_path / "none")]) == 2
+    assert f"{board} has no predictions of these runs; name the folder" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that commands save."""
+    found: list[Any] = []
+
+    def keep(figure: Any, *rest: Any) -> list[Path]:
+        found.append(figure)
+        return save(figure, *rest)
+
+    for name in ("scores", "curves", "sheet"):
+        monkeypatch.setattr(f"fairssl.figures.{name}.save", keep)
+    return found
+
+
+def test_the_labels_of_scores_fit_their_panels(tmp_path: Path, drawn: list[Any]) -> None:
+    scored.fill(tmp_path, ("simclr", "sofclr", "erm"), seeds=1)
+    assert cli.run(["plot", "scores", str(tmp_path)]) == 0
+    (figure,) = drawn
+    sides = [axes for axes in figure.axes if axes.get_ylabel()]
+    labels = [axes.yaxis.label for axes in sides]
+    assert [label.get_text() for label in labels] == ["all test images", "y = 0", "y = 1\n(attractive)"]
+    boxes = [label.get_window_extent() for label in labels]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(box.height < axes.get_window_extent().height for axes, box in zip(sides, boxes, strict=True))
+    titles = [axes.title.get_window_extent() for axes in figure.axes if axes.title.get_text()]
+    assert len(titles) == 3 and not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])
 
 
 def test_bucket_shares_by_hand() -> None:
@@ -133,13 +187,18 @@ def test_a_missing_matplotlib_is_told_with_the_way_out(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tsne_and_curves_are_drawn_and_train_nothing(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: list[Any]
 ) -> None:
     monkeypatch.setattr("fairssl.train.step.TrainStep.__call__", None)  # training anything would now fail
     before = {p: p.stat().st_mtime_ns for p in trained.rglob("*") if p.is_file()}
     assert cli.run(["plot", "tsne", str(trained), "--out", str(tmp_path), "--images", "30"]) == 0
     assert cli.run(["plot", "curves", str(trained), "--out", str(tmp_path)]) == 0
     assert len(pictures(tmp_path)) == 4
+    figure = drawn[-1]
+    assert figure.get_figwidth() < 11 and len(figure.axes) == 5 and len(figure.legends) == 1
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        assert all(float(tick).is_integer() for tick in axes.get_xticks() if low <= tick <= high)
     assert before == {p: p.stat().st_mtime_ns for p in trained.rglob("*") if p.is_file()}
 
 
@@ -182,10 +241,16 @@ def test_a_look_leaves_modes_statistics_and_generators_alone() -> None:
     assert all((a == b).all() for a, b in zip(get_rng_state(model.device), states, strict=True))
 
 
-def test_a_sheet_of_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sheet_of_training_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: list[Any]) -> None:
     words = ["data", "show", "colored_digits", "--image-size", "16", "--images", "2", "--out", str(tmp_path)]
     assert cli.run(words) == 0
     assert len(pictures(tmp_path)) == 2
+    (figure,) = drawn
+    said = [text.get_text() for text in figure.texts]
+    assert "y = 1 is " in said[-1] and "plain and, below it, augmented" in said[-1]
+    boxes = sorted({(round(a.get_position().y0, 6), round(a.get_position().y1, 6)) for a in figure.axes}, reverse=True)
+    gaps = [above[0] - below[1] for above, below in pairwise(boxes)]
+    assert len(boxes) % 2 == 0 and max(gaps[::2]) < min(gaps[1::2]) / 3  # within a pair, and between pairs
     assert cli.run(["data", "show", "synthfaces", "--attr", "mall"]) == 2
     assert "--attr 'mall': synthfaces has no such attribute" in capsys.readouterr().err
 

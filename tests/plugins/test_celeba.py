@@ -21,8 +21,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRSSL_CACHE", str(tmp_path / "cache"))
 
 
-def load(root: Path, target: str = "attractive", attribute: str = "male", size: int = 16, **options) -> Splits:
-    return kinds.datasets.build("celeba", {}).load(root, target, attribute, size, **options)
+def load(
+    root: Path, target: str = "attractive", attribute: str = "male", size: int = 16, split: str = "official", **options
+) -> Splits:
+    return kinds.datasets.build("celeba", {"split": split}).load(root, target, attribute, size, **options)
 
 
 def inspect(root: Path):
@@ -139,38 +141,44 @@ def test_corrupt_images_are_left_out_of_their_split(tmp_path):
     assert any(note.startswith("corrupt: 1 image") and "000026.jpg" in note for note in splits.notes)
 
 
-def test_where_the_partition_leaves_a_split_empty_it_is_80_10_10(tmp_path):
+def test_where_the_partition_leaves_a_split_empty_it_is_refused_and_80_10_10_if_asked_for(tmp_path):
     root = made(tmp_path / "a", 40, part=[0] * 40)
-    splits = load(root)
+    says = (
+        r"none of the 40 images in .*a/img_align_celeba' is val or test in .*list_eval_partition.txt'.*data.split=drawn"
+    )
+    for refused in (load, inspect):
+        with pytest.raises(UserError, match=says):
+            refused(root)
+    splits = load(root, split="drawn")
     assert [len(getattr(splits, part)) for part in PARTS] == [32, 4, 4]
     (departure,) = splits.departures
-    assert "leave val and test of the official partition empty; split 80/10/10 by image instead" in departure
+    assert departure.startswith("not the official partition: data.split=drawn, 80/10/10 by image (")
     assert "there is no identity_CelebA.txt, so one person may be in two splits" in departure
     assert len({name for part in PARTS for name in getattr(splits, part).ids}) == 40
-    assert same(load(root), splits) and not same(load(root, split_seed=1), splits)
+    assert same(load(root, split="drawn"), splits) and not same(load(root, split_seed=1, split="drawn"), splits)
 
 
 def test_by_identity_where_the_file_is_there(tmp_path):
     who = np.arange(60) // 3  # twenty people, three images each
     root = made(tmp_path / "a", 60, part=[2] * 60, identity=who)
-    splits = load(root)
+    splits = load(root, split="drawn")
     person = {short_id(f"{i + 1:06d}.jpg"): int(w) for i, w in enumerate(who)}
     people = [{person[name] for name in getattr(splits, part).ids} for part in PARTS]
     assert [len(p) for p in people] == [16, 2, 2] and len(set.union(*people)) == 20
     (departure,) = splits.departures
-    assert "leave train and val" in departure and "by identity instead: train" in departure
+    assert "data.split=drawn, 80/10/10 by identity: train" in departure
 
 
 def test_too_few_people_is_the_users_error(tmp_path):
     root = made(tmp_path / "a", 10, part=[0] * 10, identity=[1] * 5 + [2] * 5)
     with pytest.raises(UserError, match=r"10 images of 2 people or files cannot be split in 3; add images"):
-        load(root)
+        load(root, split="drawn")
 
 
 @pytest.mark.parametrize("n_people", [3, 4, 7])
 def test_every_split_has_a_person_however_few(tmp_path, n_people):
     root = made(tmp_path / "a", 28, part=[0] * 28, identity=np.arange(28) % n_people)
-    assert all(len(getattr(load(root), part)) for part in PARTS)
+    assert all(len(getattr(load(root, split="drawn"), part)) for part in PARTS)
 
 
 @pytest.mark.parametrize("name", ["list_attr_celeba.txt", "list_eval_partition.txt"])

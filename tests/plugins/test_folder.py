@@ -115,8 +115,15 @@ def test_what_is_listed_and_not_there_and_the_other_way_round_is_counted(tmp_pat
     (root / "a" / "other.png").write_bytes(drawn(1000))
     notes = build().inspect(root).notes
     assert notes == (
-        "missing: 1 of the 40 files listed are not there: b/c/00003.png, ...",
-        "unlisted: 1 image has no row and is left out: a/other.png, ...",
+        "missing: 1 of the 40 files listed are not there: b/c/00003.png",
+        "unlisted: 1 image has no row and is left out: a/other.png",
+    )
+    (root / names[5]).unlink()
+    (root / "a" / "others.png").write_bytes(drawn(1001))
+    notes = build().inspect(root).notes
+    assert notes == (
+        "missing: 2 of the 40 files listed are not there: b/c/00003.png, ...",
+        "unlisted: 2 images have no row and are left out: a/other.png, ...",
     )
 
 
@@ -429,7 +436,7 @@ def test_settings_are_in_the_key_where_they_change_something(tmp_path):
     write_folder(tmp_path / "d", 60)
 
     def key(*sets):
-        options = {"targets": ["smiling"], "attributes": ["gender"], "assignments": list(sets)}
+        options = {"targets": ["smiling"], "attributes": ["gender"], "assignments": ["data.min_cell=0", *sets]}
         return resolve(request(tmp_path / "d", **options)).runs[0].spec.key
 
     assert key("data.bin=age:35+60") == key('data.bin={"age": [35, 60]}') != key()
@@ -460,7 +467,8 @@ def test_describe_says_what_is_there_and_proposes_a_command(tmp_path):
     }
     assert pair["unknown"] == 60 - by_hand.sum()
     assert found["command"] == (
-        f"fairssl bench --dataset folder --data-dir '{root}' --set data.bin=age:35+60 --target smiling --attr gender"
+        f"fairssl bench --dataset folder --data-dir '{root}' --set data.min_cell=0 --set data.bin=age:35+60 "
+        "--target smiling --attr gender"
     )
     assert (
         "--set data.ordered=race:White+Black+Asian "
@@ -519,8 +527,12 @@ def fairface(root: Path, n_train: int = 200, n_val: int = 60, heading: str = "fi
     return root
 
 
+def build_fairface(**params):
+    return kinds.datasets.build("fairface", params)
+
+
 def fair(root: Path, attribute: str = "race", **params) -> Splits:
-    return kinds.datasets.build("fairface", params).load(root, "gender", attribute, 12)
+    return build_fairface(**params).load(root, "gender", attribute, 12)
 
 
 @pytest.mark.parametrize("heading", ["file", "file_name"])
@@ -546,18 +558,55 @@ def test_fairface_is_judged_on_its_validation_images(tmp_path, heading):
     assert kinds.datasets.build("fairface", {}).config.params() == {"val": 0.1, "test": 0.1}
 
 
-def test_fairface_without_its_training_images_is_split_otherwise_and_says_so(tmp_path):
+def test_fairface_without_its_training_images_is_refused_and_drawn_if_asked_for(tmp_path):
     root = fairface(tmp_path / "f")
     shutil.rmtree(root / "train")
+    for refused in (fair, build_fairface().inspect):
+        with pytest.raises(
+            UserError, match=r"none of the images of train/ that fairface_label_train.csv lists is in .*/f'"
+        ):
+            refused(root)
     (root / "fairface_label_train.csv").unlink()
-    (departure,) = fair(root).departures
-    assert (
-        departure
-        == "the images present leave a part of the splits empty; drawn by image instead: train 48, val 6, test 6"
-    )
+    with pytest.raises(UserError, match=r"/f' lacks fairface_label_train.csv, .*--set data.split=drawn"):
+        fair(root, min_cell=0)
+    (departure,) = fair(root, split="drawn").departures
+    assert departure == "not the official splits: data.split=drawn, drawn by image: train 48, val 6, test 6"
     with pytest.raises(UserError, match=r"holds neither fairface_label_train.csv nor .*it is empty"):
         (tmp_path / "e").mkdir()
         fair(tmp_path / "e")
+
+
+def test_fairface_without_its_test_images_or_by_a_column_of_the_users(tmp_path):
+    root = fairface(tmp_path / "f")
+    whole = fair(root, split="drawn")
+    assert [len(getattr(whole, part)) for part in PARTS] == [208, 26, 26]
+    columns = {"gender": ["Male", "Female"] * 30, "race": ["White", "White", "Black", "Black"] * 15}
+    own = {**columns, "mine": ["test", "train", "train"] * 20}
+    write_table(root / "fairface_label_val.csv", [f"val/{i + 1}.jpg" for i in range(60)], own)
+    splits = fair(root, split="mine")
+    assert len(splits.test) == 20 and splits.departures == ("not the official splits: those of the column 'mine'",)
+    shutil.rmtree(root / "val")
+    with pytest.raises(UserError, match=r"none of the images of val/ that fairface_label_val.csv lists is in"):
+        fair(root)
+
+
+def test_given_splits_of_which_one_is_empty_are_refused_and_drawn_if_asked_for(tmp_path):
+    root = tmp_path / "d"
+    names = write_folder(root, 60, {**labels(60), "split": ["train"] * 60})
+    says = r"none of the 60 images there has val or test in the split column 'split': complete it, .*--set data.split=drawn"
+    for refused in (load, build().inspect):
+        with pytest.raises(UserError, match=says):
+            refused(root)
+    splits = load(root, split="drawn")
+    assert "splits: train 48, val 6, test 6, drawn by image" in splits.notes and not splits.departures
+    assert "split" not in build(split="drawn").card_for(root).attributes
+    write_table(root / "faces.csv", names, {**labels(60), "split": ["test"] * 30 + [""] * 30})
+    with pytest.raises(UserError, match="none of the 60 images there has train in the split column 'split'"):
+        load(root)
+    write_table(root / "faces.csv", names, {**labels(60), "drawn": (["train"] * 4 + ["test"]) * 12})
+    assert len(load(root, split="drawn").test) == 11  # one has no smiling; the column that is called so
+    write_table(root / "faces.csv", names, labels(60))
+    assert same(load(root), load(root, split="drawn"))
 
 
 def test_fairface_in_its_zip_beside_the_tables(tmp_path):

@@ -73,6 +73,124 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def proposed(root, *words):
+    """The lines that `data describe` prints, and the words of the command that it ends with."""
+    code, out, err = fairssl("data", "describe", root, "--table", "faces.csv", *words)
+    assert code == 0 and err == "", err
+    lines = out.splitlines()
+    return lines, shlex.split(lines[-1])[1:]
+
+
+def runs(tmp_path, words):
+    code, out, err = fairssl(*words, "--method", "random", *SMALL, "--out", tmp_path / "runs", "--json")
+    assert code == 0 and [row["failed"] for row in json.loads(out)] == [0], err
+
+
+def test_where_a_test_cell_is_too_small_a_command_is_proposed_that_runs(tmp_path):
+    root = tmp_path / "own"
+    write_folder(root, 402)
+    lines, words = proposed(root)
+    assert lines[-2].startswith(
+        "note: folder: the test split has 6 images of smiling = 0 and gender = 'Female', fewer than"
+    )
+    assert lines[-2].endswith("The command below has data.test=0.2, and runs")
+    assert words[-6:] == ["--set", "data.test=0.2", "--target", "smiling", "--attr", "gender"]
+    assert "    fewest of them in the test split: 6 of smiling = 0, Female" in lines
+    runs(tmp_path, words)
+    plain = [*words[:-6], *words[-4:], "--out", tmp_path / "none"]
+    for dry in ([], ["--dry-run"]):
+        code, out, err = fairssl(*plain, *dry)
+        assert code == 2 and out == "" and err.count("\n") == 1
+        assert lines[-2].startswith(f"note: {err.removeprefix('fairssl: error: ').rstrip()}")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_image_that_does_not_decode_counts_in_no_cell(tmp_path):
+    root = tmp_path / "d"
+    n = 60
+    i = np.arange(n)
+    columns = {"y": i % 2, "a": np.array(["u", "v"])[i // 2 % 2], "split": ["train"] * 8 + ["val"] * 8 + ["test"] * 44}
+    names = write_folder(root, n, columns)
+    assert not proposed(root)[0][-2] and "data.min_cell" not in proposed(root)[0][-1]  # eleven in each cell
+    for k in (16, 20):  # y = 0, a = u
+        (root / names[k]).write_bytes(b"no image")
+    lines, words = proposed(root)
+    assert "the test split has 9 images" in lines[-2] and "data.min_cell=9" in words
+    runs(tmp_path, words)
+
+
+def test_describe_proposes_other_columns_or_says_why_nothing_runs(tmp_path):
+    n = 120
+    i = np.arange(n)
+    split = ["train"] * 40 + ["val"] * 20 + ["test"] * 60
+    lone = np.where(i < 60, np.array(["u", "v"])[i % 2], "u")  # one group in the test split
+    write_folder(
+        tmp_path / "d", n, {"y": i // 2 % 2, "gender": lone, "other": np.array(["p", "q"])[i % 2], "split": split}
+    )
+    lines, words = proposed(tmp_path / "d", "--target", "y")
+    assert "fewer than two known groups in the test split" in lines[-2]
+    assert lines[-2].endswith("The command below has --attr other, and runs")  # 30 of v are too few for any drawn split
+    assert words[-4:] == ["--target", "y", "--attr", "other"]
+    runs(tmp_path, words)
+    write_folder(tmp_path / "e", 6, {"y": [0, 1] * 3, "a": list("uuuvvv")})
+    lines, _ = proposed(tmp_path / "e")
+    assert lines[-1].startswith("no command: folder: ")
+    found = json.loads(fairssl("data", "describe", tmp_path / "e", "--json")[1])
+    assert found["command"] is None and found["command_note"] == lines[-1].removeprefix("no command: ")
+
+
+def test_a_column_name_with_a_comma_in_it_can_be_typed(tmp_path):
+    root = tmp_path / "d"
+    i = np.arange(600)
+    columns = {"g h": i % 2, "a,b": np.array(["u", "v"])[i // 2 % 2], "c": np.array(["p", "q"])[i // 4 % 2]}
+    columns["age,years"] = 20 + i % 50
+    write_folder(root, 600, columns)
+    lines, words = proposed(root, "--target", "g h", "--attr", "a,b", "--set", 'data.bin={"age,years": [45]}')
+    assert lines[-1].endswith("--target 'g h' --attr '\"a,b\"'")
+    runs(tmp_path, words)
+    code, out, _ = fairssl(*words[:-1], '"a,b",c', "--set", "train.epochs=1", "--dry-run", "--json")
+    assert code == 0 and json.loads(out)["methods"][0]["pairs"] == 2
+    code, _, err = fairssl(*words[:-1], "a,b", "--dry-run")
+    assert code == 2 and "did you mean 'a,b'" in err
+    grid = tmp_path / "grid.toml"
+    grid.write_text('methods = ["random"]\ndatasets = ["folder"]\ntargets = ["g h"]\nattributes = ["a,b"]\n')
+    code, out, err = fairssl("bench", "--grid", grid, "--data-dir", root, "--dry-run", "--json")
+    assert code == 0 and json.loads(out)["methods"][0]["pairs"] == 1, err
+    shutil.move(root / "faces.csv", root / "a,b.csv")
+    code, out, err = fairssl(*words, "--dry-run")
+    assert code == 2 and "there is no table" in err
+    words[words.index("data.table=faces.csv")] = 'data.table="a,b.csv"'
+    assert fairssl(*words, "--dry-run")[0] == 0
+    assert '"a,b"' in fairssl("bench", "--help")[1]
+
+
+def test_control_characters_in_a_column_name_are_escaped_and_proposed_in_no_command(tmp_path):
+    i = np.arange(600)
+    columns = {
+        "gender\nline": np.array(["u", "v"])[i // 2 % 2],
+        "y": i % 2,
+        "z\x1b[1m": np.array(["p", "q"])[i // 4 % 2],
+    }
+    write_folder(tmp_path / "d", 600, columns)
+    lines, _ = proposed(tmp_path / "d")
+    assert any(line.startswith("  gender\\x0aline: u 300") for line in lines)
+    assert any(line.startswith("  z\\x1b[1m: p 300") for line in lines) and "\x1b" not in "".join(lines)
+    assert lines[-1].startswith("no command: the name of the column 'gender\\x0aline' ") or "z\\x1b" in lines[-1]
+
+
+def test_given_splits_are_never_thrown_away(tmp_path):
+    root = tmp_path / "d"
+    write_folder(root, 600, {**labels(600), "split": ["train"] * 600})
+    bench = ("bench", "--dataset", "folder", "--data-dir", root, "--target", "smiling", "--attr", "gender")
+    bench = (*bench, "--method", "random", *SMALL, "--out", tmp_path / "runs")
+    for more in ((), ("--set", "data.min_cell=0"), ("--dry-run",)):
+        code, out, err = fairssl(*bench, *more)
+        assert code == 2 and out == "" and err.count("\n") == 1 and not (tmp_path / "runs").exists()
+        assert "has val or test in the split column 'split'" in err and "--set data.split=drawn" in err
+    code, out, err = fairssl(*bench, "--set", "data.split=drawn")
+    assert code == 0 and "split=drawn" in out, err
+
+
 def test_prepare_and_verify_count_what_is_unknown(tmp_path):
     write_folder(tmp_path / "d", 600)
     words = ("folder", "--data-dir", tmp_path / "d", "--target", "smiling", "--attr", "gender", "--image-size", "12")
@@ -105,6 +223,31 @@ def test_fairface_through_the_command_line(tmp_path):
     assert code == 0, err
     assert "## fairface: target gender, attribute race" in out and "6 White" in out
     assert "ot all images of the official splits: train 810 of 78,069, val 90 of 8,675, test 600 of 10,954" in out
+    shutil.move(root / "train", tmp_path / "away")
+    bench = (
+        "bench",
+        "--dataset",
+        "fairface",
+        "--data-dir",
+        root,
+        "--set",
+        "data.min_cell=0",
+        "--method",
+        "simclr",
+        *SMALL,
+    )
+    for says in (
+        "none of the images of train/ that fairface_label_train.csv lists is in",
+        "lacks fairface_label_train.csv",
+    ):
+        code, out, err = fairssl(*bench, "--out", tmp_path / "none")
+        assert code == 2 and out == "" and err.count("\n") == 1 and says in err and "--set data.split=drawn" in err
+        assert not (tmp_path / "none").exists()
+        (root / "fairface_label_train.csv").unlink(missing_ok=True)
+    code, out, err = fairssl(*bench, "--set", "data.split=drawn", "--out", tmp_path / "drawn")
+    assert (
+        code == 0 and "ot the official splits: data.split=drawn, drawn by image: train 480, val 60, test 60" in out
+    ), err
 
 
 PREPARE = ("--target", "smiling", "--attr", "gender", "--image-size", "16")
