@@ -205,7 +205,7 @@ def test_four_groups_on_the_split_of_two(tmp_path):
 @pytest.mark.parametrize("attribute", ["ethnicity", "age", "ethnicity5"])
 def test_a_group_too_small_for_every_split_is_the_users_error(tmp_path, attribute):
     root = write_faces(tmp_path / "a", people({(30, 0, 0): 30, (30, 0, 1): 30, (30, 1, 0): 30, (30, 1, 1): 1}))
-    with pytest.raises(UserError, match=r"utkface: (male|female)/.* has \d+ different images, too few"):
+    with pytest.raises(UserError, match=r"utkface: (male|female)/.* has \d+ different images?, too few"):
         build().load(root, "gender", attribute, 10)
 
 
