@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Undefined,
         UserError,
         Value,
+        counted,
         printable,
         silent,
     )
@@ -97,6 +98,7 @@ _FROM = {
         "Undefined",
         "UserError",
         "Value",
+        "counted",
         "printable",
         "silent",
     ],
@@ -139,6 +141,7 @@ __all__ = [
     "Value",
     "archives_in",
     "contents_of",
+    "counted",
     "decoded_images",
     "download_fault",
     "hashed_order",

@@ -16,7 +16,7 @@ from fairssl.plan.resolve import Plan, Run, resolve_all
 from fairssl.process_state import preserved_process
 from fairssl.progress import reporter
 from fairssl.store.runs import RunStore
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,7 +282,7 @@ def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
         log.note(str(failure))
     more = f" ({len(failures) - MOST_FAILURES} more than are named here)" if len(failures) > MOST_FAILURES else ""
     log.note(
-        f"{len(failures)} run{'s' * (len(failures) != 1)} failed or diverged{more}; the same command with "
+        f"{counted(len(failures), 'run')} failed or diverged{more}; the same command with "
         "--retry-failed (in Python: retry_failed=True) runs them again"
     )
 

@@ -99,7 +99,7 @@ class Dataset:
 
     def inspect(self, root: Path | None) -> DataFacts:
         """Find the data and fingerprint its content, decoding nothing. Missing or empty: `UserError` with what to do."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__module__}.{type(self).__name__} has no inspect")
 
     def load(
         self,
@@ -116,7 +116,7 @@ class Dataset:
         unknown, -1, in every split. Say in `Splits.departures` where the splits are not the ones that the dataset's
         authors fixed. `progress` may be told of what is done.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__module__}.{type(self).__name__} has no load")
 
     def outline(
         self,

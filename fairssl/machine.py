@@ -55,6 +55,19 @@ def _quota() -> int | None:
         return None
 
 
+@cache
+def memory_bytes() -> int | None:
+    """Bytes of memory that this process may use: the machine's, and no more than its container grants; None: not known."""
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # another system
+        return None
+    try:
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # "max", or another system
+        return physical
+
+
 def user_path(text: str | Path) -> Path:
     """A path as a user wrote it, with `~` as their home. Nothing at all, or the home of nobody: `UserError`."""
     if not str(text).strip():

@@ -73,7 +73,9 @@ class Part(nn.Module):
 
     def forward(self, batches: Mapping[Stream, Batch]) -> Terms:
         """The part's terms for one step, all at the old parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__module__}.{type(self).__name__} has no forward; write one that gives Terms"
+        )
 
     def after_step(self, encoder: nn.Module, progress: Tensor) -> None:
         """Called after both optimisers; `progress` is a 0-d tensor, steps done / steps in all."""

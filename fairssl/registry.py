@@ -237,17 +237,27 @@ class Registry(Generic[T]):
         return part(configure(part.Config, name, params), **runtime)
 
     def summary(self, name: str) -> str:
-        """First line of the plugin's docstring, read without importing it; empty if the file is broken."""
+        """First sentence of the plugin's docstring, read without importing it; empty if the file is broken."""
         return summary(self.locate(name).path)
 
 
 def summary(path: Path) -> str:
-    """First line of a plugin file's docstring, read without importing it; empty if the file is broken."""
+    """First sentence of a plugin file's docstring, read without importing it; empty if the file is broken."""
     try:
         text = ast.get_docstring(_parsed(path)) or ""
     except (SyntaxError, ValueError, OSError):
         return ""
-    return text.splitlines()[0] if text else ""
+    return first_sentence(text)[0]
+
+
+def first_sentence(text: str) -> tuple[str, str]:
+    """A docstring's first sentence, and the rest. That is its first line, or where the first paragraph goes on after that
+    line, the paragraph up to its first full stop."""
+    paragraph, _, rest = text.strip().partition("\n\n")
+    if "\n" not in paragraph:
+        return paragraph, rest
+    sentence, stop, more = " ".join(paragraph.split()).partition(". ")
+    return (f"{sentence}." if stop else sentence), f"{more}\n\n{rest}".strip()
 
 
 def fault(path: Path, kind: str, module: str) -> str | None:

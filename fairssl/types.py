@@ -39,6 +39,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """A number with its noun: `1 image`, `1,200 images`, `0 images`. `several`: the plural where it is not `one` with an s."""
+    return f"{n:,} {one if n == 1 else several or one + 's'}"
+
+
 def printable(text: str) -> str:
     r"""`text` as it can be printed and written: bytes of a file name that are no UTF-8, and control characters, escaped.
 
@@ -137,7 +142,7 @@ class DataFacts:
 
     fingerprint: str
     n_images: int
-    max_image_size: int | None  # pixels of the shorter stored side; None: any size can be drawn
+    max_image_size: int | None  # pixels of the shorter stored side; None: any size can be drawn, in memory
     notes: tuple[str, ...] = ()
 
 

@@ -15,8 +15,9 @@ from reference.plugin_package import OBJECTIVE, known, write_package
 
 from fairssl import api, kinds, registry, scoring
 from fairssl.cli import run
+from fairssl.registry import first_sentence
 from fairssl.spec.method import encoder_spec, method_spec, parse_method
-from fairssl.types import KINDS, Method, UserError
+from fairssl.types import KINDS, Method, UserError, counted
 
 HEAD = (Path(fairssl_plugins.__file__).parent / "heads" / "ccl.py").read_text(encoding="utf-8")
 METHOD = '''"""A method file."""
@@ -329,6 +330,7 @@ def test_set_reaches_a_part_by_either_spelling_and_not_by_both():
 SCRIPT = """
 import contextlib, io, json, shutil, sys
 from fairssl.cli import run
+from fairssl.registry import first_sentence
 
 def call(*args):
     out, err = io.StringIO(), io.StringIO()
@@ -377,3 +379,28 @@ def test_vicreg_taken_away_and_put_back(tmp_path):
     assert code == 2 and "did you mean 'variance'" in error
     assert report["shown"][0] == 0 and "vicreg.variance = 25.0" in report["shown"][1]
     assert report["checked"][0] == 0 and "0 fail" in report["checked"][1], report["checked"][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "rest"),
+    [
+        ("One line.", "One line.", ""),
+        ("One line. And more.\n\nRest.", "One line. And more.", "Rest."),
+        ("A sentence that\ngoes on. And more.\n\nRest.", "A sentence that goes on.", "And more.\n\nRest."),
+        ("No full stop\nat all", "No full stop at all", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_docstring_begins_with_a_whole_sentence(text: str, sentence: str, rest: str) -> None:
+    assert first_sentence(text) == (sentence, rest)
+
+
+def test_show_probe_begins_with_a_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", "probe"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("settings probe: Evaluation on frozen features.\n\nLinear: the paper's 20 epochs with")
+
+
+def test_a_number_takes_its_noun_along() -> None:
+    assert [counted(n, "image") for n in (0, 1, 2, 1200)] == ["0 images", "1 image", "2 images", "1,200 images"]
+    assert [counted(n, "image is", "images are") for n in (1, 2)] == ["1 image is", "2 images are"]

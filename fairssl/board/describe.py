@@ -13,7 +13,7 @@ from fairssl.board.settings import not_defaults
 from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
 from fairssl.store.record import to_json
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 
 def by_seed(texts: Mapping[int, str]) -> str:
@@ -217,7 +217,9 @@ def _heading(
     yield from _images(usual, facts)
     yield from _departures(rows)
     if facts.get("n_unknown"):
-        yield f"{facts['n_unknown']} test images of unknown group are left out."
+        yield counted(
+            facts["n_unknown"], "test image of unknown group is left out.", "test images of unknown group are left out."
+        )
     if facts.get("cells"):
         cells = [
             f"y = {target}: " + ", ".join(f"{label} {n}" for label, n in _in_order(groups, facts.get("groups", ())))

@@ -16,7 +16,7 @@ from fairssl.board.names import printed_name
 from fairssl.board.pareto_svg import pareto_svg
 from fairssl.board.table import DOES_NOT_COMPETE, LEAK, TAIL, Column, Row, SeedStats, Table, ends
 from fairssl.board.tradeoff import TradeOff, best_rows_of, sentences, trade_offs
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 PAPER = (
     "Qi, Hu, Lin, Yang: Provable Optimization for Adversarial Fair Self-supervised Contrastive Learning, 2024 "
@@ -48,7 +48,7 @@ def to_html(*tables: Table) -> str:
 <body data-view="mean">
 <header>
 <h1>Accuracy and fairness of learned representations</h1>
-<p class="quiet">{len(tables)} table{"s" if len(tables) != 1 else ""}, {n_rows} rows, made by fairssl.
+<p class="quiet">{counted(len(tables), "table")}, {counted(n_rows, "row")}, made by fairssl.
 Point at a number, or move to it with Tab, for its interval and noise floor.</p>
 <nav aria-label="Tables"><ul>
 {contents}
@@ -267,7 +267,7 @@ def _provenance(row: Row) -> str:
 
 def _seen(row: Row) -> str:
     n_views = row.facts.get("n_views")
-    views = f" in {n_views} view{'s' if n_views != 1 else ''} each" if n_views else ""
+    views = f" in {counted(n_views, 'view')} each" if n_views else ""
     steps = f", {row.facts['n_steps']} steps" if row.facts.get("n_steps") is not None else ""
     return f"{row.images_per_step} images per step{views}{steps}"
 

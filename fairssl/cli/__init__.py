@@ -18,7 +18,7 @@ import typer
 from fairssl.cli._help import SETTINGS, Command, Group
 from fairssl.cli._streams import close_streams, open_streams
 from fairssl.cli._table import echo_line
-from fairssl.types import UserError
+from fairssl.types import UserError, first_line
 
 CLICK_ERROR: Any = next(
     c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
@@ -83,6 +83,11 @@ def run(args: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except UserError as error:
         return fail(str(error))
+    except MemoryError as error:
+        return fail(
+            f"this takes more memory than there is ({first_line(error)}); use a smaller --image-size, a smaller "
+            "--batch-size or fewer images"
+        )
     except CLICK_ERROR as error:
         where = error.ctx.command_path if getattr(error, "ctx", None) else "fairssl"
         return fail(f"{error.format_message()} (see '{where} --help')")

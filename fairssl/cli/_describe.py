@@ -10,7 +10,7 @@ from dataclasses import asdict
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from fairssl.registry import did_you_mean
+from fairssl.registry import did_you_mean, first_sentence
 from fairssl.types import KINDS, UserError
 
 SETTINGS = ("train", "probe")  # what --set reaches in every run
@@ -53,16 +53,16 @@ def _about(kind: str, name: str) -> dict[str, Any]:
 
     registry = kinds.by_kind(kind)
     plugin, place = registry.get(name), registry.locate(name)
-    module = inspect.getdoc(inspect.getmodule(plugin)) or ""
+    summary, source = first_sentence(inspect.getdoc(inspect.getmodule(plugin)) or "")
     own = inspect.getdoc(plugin) or ""
     return {
         "kind": kind,
         "name": registry.canonical(name),
-        "summary": module.partition("\n")[0],
+        "summary": summary,
         "package": place.package,
         "file": str(place.path),
         "version": plugin.version,
-        "source": _unwrapped(module.partition("\n")[2]),
+        "source": _unwrapped(source),
         "description": _unwrapped(own),
     }
 
@@ -197,7 +197,7 @@ def _settings(kind: str) -> dict[str, Any]:
     from fairssl.spec.config import ProbeConfig, TrainConfig
 
     config: Any = TrainConfig if kind == "train" else ProbeConfig
-    about = inspect.getdoc(config) or ""
+    summary, rest = first_sentence(inspect.getdoc(config) or "")
     own: dict[str, dict[str, Any]] = {}
     for name, method in kinds.methods.working().items():
         said = method.train if kind == "train" else method.probe_params
@@ -206,8 +206,8 @@ def _settings(kind: str) -> dict[str, Any]:
     return {
         "kind": "settings",
         "name": kind,
-        "summary": about.partition("\n")[0],
-        "description": _unwrapped(about.partition("\n")[2]),
+        "summary": summary,
+        "description": _unwrapped(rest),
         "set_by_methods": own,
         "parameters": parameters_of(config, kind),
     }

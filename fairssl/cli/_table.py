@@ -88,6 +88,12 @@ def echo_prose(text: str, indent: int = 0) -> None:
     typer.echo(prose(text, screen(), indent))
 
 
+def echo_hanging(head: str, text: str) -> None:
+    """Print a line `head` + `text` to stdout. Where that is a terminal, `text` is wrapped between words, its further lines
+    below its first."""
+    typer.echo(hanging(head, text, screen()))
+
+
 def echo_line(line: str) -> None:
     """Print a warning or an error to stderr: one line, wrapped between words where that is a terminal."""
     there, line = screen(sys.stderr), " ".join(line.split())
@@ -148,6 +154,13 @@ def prose(text: str, screen: Screen, indent: int = 0) -> str:
     width = min(PROSE, screen.width or PROSE) - indent
     blocks = [wrap(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n")]
     return "\n\n".join("\n".join((" " * indent + line).rstrip() for line in block) for block in blocks)
+
+
+def hanging(head: str, text: str, screen: Screen) -> str:
+    """The lines of `head` + `text`; see `echo_hanging`."""
+    indent = text_width(head)
+    lines = wrap(text, None if screen.width is None else screen.width - indent)
+    return head + ("\n" + " " * indent).join(lines)
 
 
 def wrap(text: str, width: int | None) -> list[str]:

@@ -13,10 +13,11 @@ import typer
 
 from fairssl.cli._help import DATA, OUTPUT, TRAINING, WHAT, WHERE
 from fairssl.cli._paths import parse_path
+from fairssl.cli._table import echo_hanging
 from fairssl.machine import eager_asked
 from fairssl.plan.estimate import format_duration
 from fairssl.progress import reporter
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 if TYPE_CHECKING:
     from fairssl.benchmark import Result
@@ -379,22 +380,25 @@ def _print_plan(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(content, indent=2))
         return
-    typer.echo(
-        f"{content['runs']} runs, {content['pretrainings']} distinct pretrainings; {content['done']} done, "
-        f"{content['failed']} failed or diverged, {content['left']} to run, {content['to_train']} to train"
+    echo_hanging(
+        "",
+        f"{counted(content['runs'], 'run')}, {counted(content['pretrainings'], 'distinct pretraining')}; {content['done']} done, "
+        f"{content['failed']} failed or diverged, {content['left']} to run, {content['to_train']} to train",
     )
     for row in content["methods"]:
-        typer.echo(
-            f"  {row['method']:16} {row['dataset']:14} {row['pretrainings']:6} pretrainings -> {row['runs']:6} runs "
-            f"({row['pairs']} target x attribute, {row['seeds']} seeds); {row['left']} to run, {row['to_train']} to train"
+        echo_hanging(
+            f"  {row['method']:16} {row['dataset']:14} ",
+            f"{counted(row['pretrainings'], 'pretraining'):>19} -> "
+            f"{counted(row['runs'], 'run'):>11} ({row['pairs']} target x attribute, {counted(row['seeds'], 'seed')}); "
+            f"{row['left']} to run, {row['to_train']} to train",
         )
     found = content["estimate"]
     timed = found["from"] == "timed steps"
     some = found["unknown"] and found["seconds"] is not None
-    without = f", without {found['unknown']} pretrainings of unknown time" if some else ""
+    without = f", without {counted(found['unknown'], 'pretraining')} of unknown time" if some else ""
     source = "from a few timed steps, training alone" if timed else "from earlier records"
     hint = "; --estimate times a few steps" if found["unknown"] and not timed else ""
     how = f" ({source}, {found['at_once']} at once{without})" if found["seconds"] is not None else ""
-    typer.echo(f"Estimated time: {format_duration(found['seconds'])}{how}{hint}")
+    echo_hanging("", f"Estimated time: {format_duration(found['seconds'])}{how}{hint}")
     for dataset, reason in content["absent"].items():
-        typer.echo(f"{dataset} is not on this machine, its keys are provisional: {reason}")
+        echo_hanging("", f"{dataset} is not on this machine, its keys are provisional: {reason}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from fairssl.cli._paths import parse_path
+from fairssl.types import counted
 
 app = typer.Typer(
     help="Tables and pages from records: build, verify, compare, export, add, index.", no_args_is_help=True
@@ -46,7 +47,8 @@ def build(
     built = build_folder(runs, out or runs, grid)
     if sys.stdout.isatty():
         show(built.tables, whole=all_columns)
-    typer.echo(f"{built.n_records} records, {len(built.tables)} tables, {sum(len(t.rows) for t in built.tables)} rows")
+    n_rows = sum(len(t.rows) for t in built.tables)
+    typer.echo(f"{counted(built.n_records, 'record')}, {counted(len(built.tables), 'table')}, {counted(n_rows, 'row')}")
     for name in built.missing:
         typer.echo(f"not run: {name}")
     for path in built.files:
@@ -79,8 +81,8 @@ def verify(
             typer.echo(f"note: {note}")
         for fault in found.faults:
             typer.echo(f"fault: {fault}")
-        end = f"{len(found.faults)} faults" if found.faults else "no fault"
-        typer.echo(f"{found.n_records} records, {found.n_cells} cells computed again: {end}")
+        end = counted(len(found.faults), "fault") if found.faults else "no fault"
+        typer.echo(f"{counted(found.n_records, 'record')}, {counted(found.n_cells, 'cell')} computed again: {end}")
     if found.faults:
         raise typer.Exit(1)
 
@@ -131,7 +133,7 @@ def export(
     from fairssl.board.bundle import export as write
 
     n = write(runs, out, grid)
-    typer.echo(f"{n} records\n{out}")
+    typer.echo(f"{counted(n, 'record')}\n{out}")
 
 
 @app.command()
@@ -150,7 +152,7 @@ def add(
     from fairssl.board.bundle import add as take
 
     added = take(bundle, runs)
-    typer.echo(f"{added.n_new} runs added to {runs}, {added.n_known} were there already")
+    typer.echo(f"{counted(added.n_new, 'run')} added to {runs}, {added.n_known} were there already")
     for key in added.kept:
         typer.echo(f"not taken: {key} failed there and ended well in {runs}")
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairssl.cli._paths import parse_path
+from fairssl.cli._table import echo_hanging
 from fairssl.progress import reporter
-from fairssl.types import Progress, UserError, printable
+from fairssl.types import Progress, UserError, counted, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,13 +73,14 @@ def list_(data_dir: Path | None = DATA_DIR, as_json: bool = JSON) -> None:
     for row in rows:
         if row["title"]:
             labels = [_shorten(row[kind]) or "the columns of your table" for kind in ("targets", "attributes")]
-            typer.echo(f"{row['name']}: {row['title']}\n  licence     {row['licence']}")
-            typer.echo(f"  targets     {labels[0]}\n  attributes  {labels[1]}")
+            echo_hanging("", f"{row['name']}: {row['title']}")
+            for what, text in (("licence", row["licence"]), ("targets", labels[0]), ("attributes", labels[1])):
+                echo_hanging(f"  {what:12}", text)
         else:
             typer.echo(f"{row['name']}:")
         where = "embedded" if row["embedded"] else f"in {row['root']}"
         not_here = f"broken: {row['broken']}" if row["broken"] else f"not found: {row['missing']}"
-        typer.echo(f"  {row['images']:,} images, {where}" if row["found"] else f"  {not_here}")
+        echo_hanging("  ", f"{counted(row['images'], 'image')}, {where}" if row["found"] else not_here)
 
 
 @app.command()
@@ -118,10 +120,12 @@ def prepare(
             }
         )
         return
-    typer.echo(
-        f"{name}: {chosen.card.title}, {data.image_size} px, target {data.target}, attribute {data.attribute}\n"
-        f"{_table(_counts(splits), data.target)}\n"
-        f"correlation with the target {data.target} over {scope} (phi; Cramér's V for more than two groups)"
+    echo_hanging(
+        "", f"{name}: {chosen.card.title}, {data.image_size} px, target {data.target}, attribute {data.attribute}"
+    )
+    typer.echo(_table(_counts(splits), data.target))
+    echo_hanging(
+        "", f"correlation with the target {data.target} over {scope} (phi; Cramér's V for more than two groups)"
     )
     column = phi[data.target]
     for attribute in sorted(column, key=lambda a: (-abs(column[a] or 0), a)):
@@ -176,7 +180,9 @@ def verify(
     for pair, groups in found.shared.items():
         counts = ", ".join(f"{group} {n}" for group, n in groups["n"].items())
         same = ", ".join(" = ".join(ids) for ids in groups["examples"])
-        faults.append(f"duplicates: {sum(groups['n'].values())} images are in {pair} ({counts}): {same}")
+        faults.append(
+            f"duplicates: {counted(sum(groups['n'].values()), 'image is', 'images are')} in {pair} ({counts}): {same}"
+        )
     if as_json:
         _print_json(
             {
@@ -196,7 +202,7 @@ def verify(
         )
         _echo_notes(splits.departures, notes)
         for fault in faults:
-            typer.echo(f"fault: {fault}")
+            echo_hanging("fault: ", fault)
         typer.echo("faults found: " + str(len(faults)) if faults else "no fault: no image in two splits, none corrupt")
     if faults:
         raise typer.Exit(1)
@@ -349,9 +355,9 @@ def _size(name: str, card: Card, stored: int | None, asked: int | None) -> int:
 
 def _echo_notes(departures: Sequence[str], notes: Sequence[str]) -> None:
     for departure in departures:
-        typer.echo(f"departure: {departure}")
+        echo_hanging("departure: ", departure)
     for note in notes:
-        typer.echo(f"note: {note}")
+        echo_hanging("note: ", note)
 
 
 @contextlib.contextmanager
@@ -472,17 +478,19 @@ def _examine(splits: Splits) -> _Examined:
 def _described(found: Mapping[str, Any]) -> str:
     side = "" if found["shorter_side"] is None else f", shorter side {found['shorter_side']} px"
     lines = [
-        f"{found['root']}, {', '.join(found['tables'])}: {found['rows']:,} rows, {found['images']:,} with an image{side}"
+        f"{found['root']}, {', '.join(found['tables'])}: {counted(found['rows'], 'row')}, {found['images']:,} with an image{side}"
     ]
     lines += [f"  {note}" for note in found["notes"]]
     bad, same = found["unreadable"], found["duplicates"]
     if bad["n"]:
         lines.append(
-            f"  unreadable: {bad['n']:,} images: {'; '.join(bad['examples'][:5])}{'; ...' if bad['n'] > 5 else ''}"
+            f"  unreadable: {counted(bad['n'], 'image')}: {'; '.join(bad['examples'][:5])}{'; ...' if bad['n'] > 5 else ''}"
         )
     if same["groups"]:
         examples = "; ".join(" = ".join(names) for names in same["examples"])
-        lines.append(f"  duplicates: {same['images']:,} images in {same['groups']:,} groups of equal bytes: {examples}")
+        lines.append(
+            f"  duplicates: {same['images']:,} images in {counted(same['groups'], 'group')} of equal bytes: {examples}"
+        )
     if not bad["n"] and not same["groups"]:
         lines.append("  every image decodes, none is there twice")
     lines += ["", "columns"]
@@ -511,7 +519,7 @@ def _described(found: Mapping[str, Any]) -> str:
             n, y, group = min((n, y, group) for y, cells in test.items() for group, n in cells.items())
             lines.append(f"    fewest of them in the test split: {n:,} of {name} = {y}, {group}")
         if pair["unknown"]:
-            lines.append(f"    {pair['unknown']:,} images lack one of the two")
+            lines.append(f"    {counted(pair['unknown'], 'image lacks', 'images lack')} one of the two")
     command, note = found["command"], found["command_note"]
     said = printable(note or "")
     lines += ["", *([f"note: {said}"] if command and note else []), command or f"no command: {said}"]

@@ -18,6 +18,7 @@ import typer
 
 from fairssl.cli._table import Cell, echo_facts, echo_prose, screen
 from fairssl.machine import n_cores
+from fairssl.types import counted
 
 DISTRIBUTION = "fairssl"
 
@@ -299,13 +300,13 @@ def _print(found: dict[str, Any]) -> None:
 def _dataset_state(row: dict[str, Any]) -> str | Cell:
     if row["broken"]:
         return Cell(f"broken: {row['broken']}", "red")
-    return f"{row['images']:,} images, {row['root']}" if row["found"] else f"not found: {row['missing']}"
+    return f"{counted(row['images'], 'image')}, {row['root']}" if row["found"] else f"not found: {row['missing']}"
 
 
 def _package_state(package: dict[str, Any]) -> Cell:
     if package["fault"]:
         return Cell(f"broken: {package['fault']}", "red")
-    return Cell(f"{package['plugins']} plugins in {', '.join(package['folders'])}")
+    return Cell(f"{counted(package['plugins'], 'plugin')} in {', '.join(package['folders'])}")
 
 
 def _verdict(found: dict[str, Any]) -> str:
@@ -314,7 +315,7 @@ def _verdict(found: dict[str, Any]) -> str:
     packages = [one for one in found["plugin_packages"] if one["fault"]]
     datasets = [one for one in _failing_datasets(found) if one["package"] != DISTRIBUTION]
     counts = [
-        f"{len(items)} {what}{'' if len(items) == 1 else 's'}"
+        counted(len(items), what)
         for items, what in ((plugins, "plugin"), (packages, "plugin package"), (datasets, "dataset"))
         if items
     ]

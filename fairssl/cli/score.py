@@ -26,9 +26,11 @@ def score(
         None, help="All its values in order, as 0,1,2; some may be absent from the file."
     ),
     json: bool = typer.Option(False, "--json", help="Print JSON, all numbers as fractions."),
-    bootstrap: int = typer.Option(0, help="Replicates for 95 % intervals; 1000 is usual, 0 is none."),
+    bootstrap: int = typer.Option(0, help="Replicates for 95 % intervals; 1000 is usual, 100 the least, 0 is none."),
     noise_floor: int = typer.Option(
-        0, help="Permutations of the groups, for what chance measures on this test set; 200 is usual, 0 is none."
+        0,
+        help="Permutations of the groups, for what chance measures on this test set; 200 is usual, 20 the least, "
+        "0 is none.",
     ),
     readings: bool = typer.Option(
         False, "--readings", help="Also the other readings of each notion, and the raw AUCs."
@@ -54,11 +56,12 @@ def score(
     """
     from fairssl.scoring.api import score_outcome
     from fairssl.scoring.predictions import read_predictions
+    from fairssl.scoring.resampling import check_replicates
 
     _one_of("--pairs", pairs, (None, "adjacent", "all", "max"))
     _one_of("--undefined", undefined, ("propagate", "omit"))
-    _count("--bootstrap", bootstrap, 1000)
-    _count("--noise-floor", noise_floor, 200)
+    check_replicates("--bootstrap", bootstrap, "bootstrap")
+    check_replicates("--noise-floor", noise_floor, "permutations")
     if ordered is False and pairs == "adjacent":
         raise UserError("--pairs adjacent needs groups in order, which --nominal denies; drop one of them")
     read = read_predictions(predictions, target=target, score=score, group=group, groups=_labels(groups))
@@ -96,11 +99,6 @@ def _labels(groups: str | None) -> list[str] | None:
 def _one_of(flag: str, value: str | None, known: tuple[str | None, ...]) -> None:
     if value not in known:
         raise UserError(f"{flag} {value!r} is unknown{did_you_mean(str(value), [k for k in known if k])}")
-
-
-def _count(flag: str, n: int, usual: int) -> None:
-    if n < 0:
-        raise UserError(f"{flag} {n} is no number of replicates; {usual} is usual, 0 is none")
 
 
 def _show(found: Scores, readings: bool) -> None:

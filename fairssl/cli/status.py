@@ -9,6 +9,7 @@ import typer
 
 from fairssl.cli._paths import parse_path
 from fairssl.plan.estimate import format_duration
+from fairssl.types import counted
 
 
 def status(
@@ -48,7 +49,7 @@ def status(
     if found.views_per_second and len(found.running) > 1:
         typer.echo(f"{found.views_per_second:,.0f} views/s in all")
     if found.runs["planned"] or found.runs["running"]:
-        without = f", without {found.unknown} pretrainings of unknown time" if found.unknown else ""
+        without = f", without {counted(found.unknown, 'pretraining')} of unknown time" if found.unknown else ""
         typer.echo(f"Time left: {format_duration(found.seconds_left)}{without}")
     if found.runs["planned"] and not found.running:
         typer.echo("Nothing is at work; the bench command of this folder goes on with it")

@@ -29,7 +29,7 @@ from fairssl.data.files import (
     none_decodes,
 )
 from fairssl.data.places import cache_fault, cache_folder, fresh_start, new_folder, writable_folder
-from fairssl.types import Progress, UserError, printable, silent
+from fairssl.types import Progress, UserError, counted, printable, silent
 
 DECODER = 2  # raise it when `decode` gives other pixels
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # TIFF 6.0, section 8
@@ -114,7 +114,10 @@ class DecodedImages:
         if not self.corrupt:
             return ()
         shown = "; ".join(map(printable, self.corrupt[:5])) + ("; ..." if len(self.corrupt) > 5 else "")
-        return (f"corrupt: {len(self.corrupt):,} images do not decode and are left out: {shown}",)
+        left_out = counted(
+            len(self.corrupt), "image does not decode and is left out", "images do not decode and are left out"
+        )
+        return (f"corrupt: {left_out}: {shown}",)
 
 
 def decoded_images(
@@ -142,7 +145,7 @@ def decoded_images(
     needed, free = len(names) * 3 * image_size**2, shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"a pack of {len(names):,} images at {image_size} px needs {needed / 1e9:.1f} GB and {str(folder)!r} has "
+            f"a pack of {counted(len(names), 'image')} at {image_size} px needs {needed / 1e9:.1f} GB and {str(folder)!r} has "
             f"{free / 1e9:.1f} GB; set FAIRSSL_CACHE to another folder or use a smaller --image-size"
         )
     temporary: Path | None = None

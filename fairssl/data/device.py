@@ -82,10 +82,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def check_device_name(name: str) -> None:
+    """Refuse what is the name of no device, on whatever machine; whether it is here is not asked."""
+    if name == "auto":
+        return
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"--device {name!r} cannot be used: no such device; use auto, cpu, cuda or cuda:1") from error
+
+
 def pick_device(name: str = "auto") -> torch.device:
     """`auto`: a GPU if there is one. A device that is not here is an error, never replaced."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    check_device_name(name)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

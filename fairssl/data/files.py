@@ -24,7 +24,7 @@ from PIL import Image
 from fairssl.data.archives import Folder, Found, Kept, Source, open_archive, subfolders
 from fairssl.data.places import read_fault
 from fairssl.machine import n_cores
-from fairssl.types import Progress, UserError, first_line, printable, silent
+from fairssl.types import Progress, UserError, counted, first_line, printable, silent
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 CHUNK = 256  # images decoded before they are written: at 224 px 38 MB
@@ -81,7 +81,7 @@ def random_parts(units: Names, seed: int, val: float = 0.1, test: float = 0.1) -
     names, unit, counts = np.unique(np.asarray(units, dtype=str), return_inverse=True, return_counts=True)
     if len(names) <= len(shares):
         raise UserError(
-            f"{n:,} images of {len(names):,} people or files cannot be split in {len(shares) + 1}; add images"
+            f"{counted(n, 'image')} of {len(names):,} people or files cannot be split in {len(shares) + 1}; add images"
         )
     order = hashed_order([str(name) for name in names], seed)
     ends = np.cumsum(counts[order])
@@ -155,7 +155,9 @@ class ImageFiles:
         if not odd:
             return ()
         shown = ", ".join(map(printable, odd[:5])) + (", ..." if len(odd) > 5 else "")
-        return (f"odd names: {len(odd):,} file names are not UTF-8; they are shown escaped: {shown}",)
+        return (
+            f"odd names: {counted(len(odd), 'file name is', 'file names are')} not UTF-8, and shown escaped: {shown}",
+        )
 
     @property
     def paths(self) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fairssl import kinds
 from fairssl.data.files import telling
-from fairssl.data.places import data_root, read_fault
+from fairssl.data.places import data_root, out_of_memory, read_fault
 from fairssl.interfaces import Dataset
+from fairssl.machine import memory_bytes
 from fairssl.registry import BrokenPlugin
 from fairssl.types import Card, DataFacts, Progress, UserError, printable, silent
 
@@ -84,6 +85,20 @@ def inspect(source: Dataset, root: Path | None, progress: Progress = silent) -> 
     return replace(facts, notes=tuple(map(printable, facts.notes)))
 
 
+def check_memory(name: str, facts: DataFacts | None, image_size: int) -> None:
+    """Refuse images of an embedded dataset that are drawn at any size and take more memory than this machine has: the
+    system would end the process without a word. Images in files are decoded to disk, where there is a check of its own."""
+    there = memory_bytes()
+    if facts is None or facts.max_image_size is not None or there is None:
+        return
+    needed = facts.n_images * 3 * image_size**2
+    if needed > there:
+        raise UserError(
+            f"{name}: {facts.n_images:,} images of {image_size} px take {needed / 1e9:,.1f} GB, and this machine has "
+            f"{there / 1e9:,.1f} GB of memory; use a smaller --image-size or fewer images"
+        )
+
+
 def card_at(source: Dataset, root: Path | None) -> Card:
     """A dataset's card for the data at `root`. Errors as `inspect`."""
     card: Card = _guarded(source, "card_for", root)
@@ -97,6 +112,8 @@ def _guarded(source: Dataset, method: str, root: Path | None) -> Any:
         raise
     except OSError as error:
         raise read_fault(source.name, error, root) from error
+    except MemoryError as error:
+        raise out_of_memory(source.name, error) from error
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         cause = " ".join(f"{type(error).__name__}: {error}".split())

@@ -18,7 +18,7 @@ from typing import Any
 
 import platformdirs
 
-from fairssl.types import UserError, printable
+from fairssl.types import UserError, first_line, printable
 
 _cache: ContextVar[Path | None] = ContextVar("cache", default=None)
 
@@ -141,3 +141,12 @@ def read_fault(name: str, error: OSError, path: Path | None = None) -> UserError
     which = error.filename if error.filename is not None else path
     named = f" {printable(os.fsdecode(which))!r}" if which is not None and not isinstance(which, int) else ""
     return UserError(f"{f'{name}: ' if name else ''}cannot read{named}: {error.strerror or error}")
+
+
+def out_of_memory(name: str, error: MemoryError, image_size: int | None = None) -> UserError:
+    """The error for a dataset that takes more memory than there is."""
+    at = "" if image_size is None else f" at {image_size} px"
+    reason = f" ({first_line(error)})" if str(error) else ""
+    return UserError(
+        f"{name}: its images{at} take more memory than there is{reason}; use a smaller --image-size or fewer images"
+    )

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from fairssl import kinds
-from fairssl.data.places import read_fault
+from fairssl.data.overview import check_memory, inspect
+from fairssl.data.places import out_of_memory, read_fault
 from fairssl.interfaces import MIN_CELL, Dataset, check_label, combined, groups_of
 from fairssl.spec.run import DataSpec
-from fairssl.types import Card, Progress, Split, Splits, UserError, printable, silent
+from fairssl.types import Card, Progress, Split, Splits, UserError, counted, printable, silent
 
 PARTS = ("train", "val", "test")
 FEW = 100  # images of a test cell, where the standard error of a rate is up to 5 points
@@ -73,11 +74,15 @@ def load_splits(data: DataSpec, root: Path | None, progress: Progress = silent, 
     try:
         card = source.card_for(root)
         check_data(data, card)
+        if card.embedded:
+            check_memory(data.dataset, inspect(source, root), data.image_size)
         splits = _load(source, card, data, root, progress)
     except OSError as error:
         if isinstance(error, UserError):
             raise
         raise read_fault(data.dataset, error, root) from error
+    except MemoryError as error:
+        raise out_of_memory(data.dataset, error, data.image_size) from error
     few = min_cell_note(data, splits)
     check_splits(data, splits, getattr(source.config, "min_cell", MIN_CELL) if min_cell is None else min_cell)
     return replace(
@@ -185,8 +190,8 @@ def check_splits(data: DataSpec, splits: Splits, min_cell: int = 0) -> None:
     for part, split in found.items():
         if not {len(split.images), len(split.group), len(split.ids)} == {len(split)}:
             raise UserError(
-                f"{data.dataset}: the {part} split has {len(split.images)} images, {len(split)} targets, "
-                f"{len(split.group)} groups and {len(split.ids)} ids; it needs one of each per image"
+                f"{data.dataset}: the {part} split has {counted(len(split.images), 'image')}, {counted(len(split), 'target')}, "
+                f"{counted(len(split.group), 'group')} and {len(split.ids)} ids; it needs one of each per image"
             )
         if not len(split):
             raise UserError(f"{data.dataset}: the {part} split holds no image; add images, or choose another --target")
@@ -201,7 +206,7 @@ def check_splits(data: DataSpec, splits: Splits, min_cell: int = 0) -> None:
         if len(np.unique(split.group[split.group >= 0])) < 2:
             raise UserError(
                 f"{data.dataset}: attribute {data.attribute!r} has fewer than two known groups in the {part} split "
-                f"({len(split):,} images); nothing to compare: choose another --attr, or add images"
+                f"({counted(len(split), 'image')}); nothing to compare: choose another --attr, or add images"
             )
     n, target, group = smallest_cell(splits)
     if n < min_cell:
@@ -244,13 +249,13 @@ def min_cell_note(data: DataSpec, splits: Splits) -> str:
     where = f"{data.target} = {target} and {data.attribute} = {splits.groups[group]}"
     if not n:
         return f"smallest test cell: no image of {where}; no rate of it is defined"
-    return f"smallest test cell: {n} images of {where}; a rate there moves by {50 / n**0.5:.0f} points by chance alone"
+    return f"smallest test cell: {counted(n, 'image')} of {where}; a rate there moves by {50 / n**0.5:.0f} points by chance alone"
 
 
 def small_cell(data: DataSpec, n: int, target: int, group: str, min_cell: int) -> str:
     """What is said of a test cell that is too small."""
     return (
-        f"{data.dataset}: the test split has {n} images of {data.target} = {target} and {data.attribute} = "
+        f"{data.dataset}: the test split has {counted(n, 'image')} of {data.target} = {target} and {data.attribute} = "
         f"{printable(group)!r}, fewer than {min_cell}: one image would move a rate by {100 / max(n, 1):.0f} points. Add "
         f"images, choose another --target or --attr, or lower it with --set data.min_cell={n}"
     )

@@ -19,7 +19,7 @@ from fairssl.data.files import ImageFiles, is_image_name, random_parts, short_id
 from fairssl.data.tables import is_table, match, plain, read_table, table_bytes
 from fairssl.interfaces import Dataset, DatasetConfig
 from fairssl.registry import configure, did_you_mean
-from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, printable, silent
+from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, counted, printable, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -396,7 +396,7 @@ class TableDataset(Dataset):
         there = np.flatnonzero(place >= 0)
         if not len(there):
             one = (
-                f"; one of its {len(files):,} images is {printable(files.paths[0])!r}"
+                f"; one of its {counted(len(files), 'image')} is {printable(files.paths[0])!r}"
                 if len(files)
                 else f": {contents_of(home)}"
             )
@@ -411,12 +411,13 @@ class TableDataset(Dataset):
         if len(there) < len(given):
             lost = [given[i] for i in np.flatnonzero(place < 0)[:2]]
             notes.append(
-                f"missing: {len(given) - len(there):,} of the {len(given):,} files listed are not there: {_first(lost)}"
+                f"missing: {len(given) - len(there):,} of the {counted(len(given), 'file')} listed are not there: {_first(lost)}"
             )
         if len(there) < len(files):
             other = np.setdiff1d(np.arange(len(files)), used)
             shown = _first([files.paths[i] for i in other[:2]])
-            notes.append(f"unlisted: {len(other):,} images have no row and are left out: {shown}")
+            left_out = counted(len(other), "image has no row and is", "images have no row and are")
+            notes.append(f"unlisted: {left_out} left out: {shown}")
         values = {}
         for name in dict.fromkeys(c for t, file in zip(tables, files_of, strict=True) for c in t.columns if c != file):
             parts = [t[name].to_numpy(object) if name in t.columns else np.full(len(t), None) for t in tables]
@@ -536,8 +537,8 @@ class TableDataset(Dataset):
             else:  # in the last split that has it, so that nothing judged has been trained on
                 keep[max(rows, key=lambda row: (0 if parts is None else parts[row], -row))] = True
         return keep, [
-            f"duplicates: {len(groups):,} groups of byte-identical images; the {n_conflicts:,} whose rows differ are dropped "
-            f"whole, of each other one is kept; {int(keep.sum()):,} of {len(keep):,} images remain"
+            f"duplicates: {counted(len(groups), 'group')} of byte-identical images; the {n_conflicts:,} whose rows differ are "
+            f"dropped whole, of each other one is kept; {int(keep.sum()):,} of {len(keep):,} images remain"
         ]
 
     def _parts(self, found: Found, keep: np.ndarray, seed: int) -> tuple[np.ndarray, tuple[str, ...], tuple[str, ...]]:
@@ -562,7 +563,11 @@ class TableDataset(Dataset):
             return drawn, (), (f"splits: {sizes}, drawn {by}",)
         parts = np.where(keep, parts, -1)
         n_without = int((keep & (parts < 0)).sum())
-        notes = [f"splits: {n_without:,} rows have none and are left out"] if n_without else []
+        notes = (
+            [f"splits: {counted(n_without, 'row has none and is', 'rows have none and are')} left out"]
+            if n_without
+            else []
+        )
         if not (parts == 2).any():  # what is called validation is what is judged by
             parts[parts == 1] = 2
             notes.append("splits: the table's validation split is the test split")
@@ -570,10 +575,16 @@ class TableDataset(Dataset):
             train = np.flatnonzero(parts == 0)
             part = random_parts(units[train], seed, self.config.val, 0)
             parts[train[part == 1]] = 1
-            notes.append(f"splits: {int((part == 1).sum()):,} training images, drawn {by}, are the validation split")
+            n_val = int((part == 1).sum())
+            notes.append(
+                f"splits: {counted(n_val, 'training image')}, drawn {by}, {'is' if n_val == 1 else 'are'} the validation split"
+            )
         shared = {u for u in units[parts == 0]} & {u for u in units[parts > 0]} if name else set()
         if shared:
-            notes.append(f"identity: {len(shared):,} people are in training and in another split, as the table has it")
+            notes.append(
+                f"identity: {counted(len(shared), 'person is', 'people are')} in training and in another split, as the table "
+                "has it"
+            )
         notes.append(f"splits: {_sizes(parts)}")
         if self.official is not None and self.config.split:
             return parts, (f"not the official splits: those of the column {self.config.split!r}",), tuple(notes)

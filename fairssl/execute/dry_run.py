@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairssl.data.device import device_name, pick_device
+from fairssl.data.device import check_device_name, device_name, pick_device
 from fairssl.data.splits import SplitsCache, run_data
-from fairssl.execute.launch import n_at_once
+from fairssl.execute.launch import check_devices_are_here, n_at_once
 from fairssl.execute.options import Options
 from fairssl.execute.reporting import Reporter
+from fairssl.execute.slurm import check_slurm
 from fairssl.execute.timing import time_steps
 from fairssl.plan.estimate import Estimate, cost_key, paces
 from fairssl.plan.resolve import Plan, Run
@@ -23,7 +24,10 @@ def dry_run(plan: Plan, store: RunStore, options: Options, log: Reporter, timed:
 
     `timed`: take the time of a few steps on data that is here, in place of what earlier records say. Runs nothing else.
     """
+    check_device_name(options.device)
     found = survey(plan, store, options.retry_failed)
+    for note in () if timed else _not_here(options):
+        log.note(note)
     estimate = (_timed if timed else _recorded)(plan, found, store, options, log)
     at_once = n_at_once(options)
     seconds = estimate.total(min(at_once, max(1, len(found.due))))
@@ -45,6 +49,20 @@ def dry_run(plan: Plan, store: RunStore, options: Options, log: Reporter, timed:
         "absent": plan.absent,
         "without_effect": plan.without_effect,
     }
+
+
+def _not_here(options: Options) -> Iterator[str]:
+    """What the run would refuse on this machine alone. It is no error of a plan, which may be made for another one."""
+    if options.executor == "local":
+        try:
+            check_devices_are_here(options)
+        except UserError as error:
+            yield f"a run on this machine is refused: {error}"
+    elif options.executor == "slurm":
+        try:
+            check_slurm(dict(options.submit))
+        except UserError as error:
+            yield f"a run on this machine is refused: {error}"
 
 
 def _rows(plan: Plan, found: Survey) -> Iterator[dict[str, Any]]:

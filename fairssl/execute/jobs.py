@@ -17,7 +17,11 @@ from fairssl.plan.status import Survey
 from fairssl.spec.config import check_share
 from fairssl.spec.run import DataSpec, RunSpec
 from fairssl.train.build import index_streams
-from fairssl.types import Splits
+from fairssl.types import Splits, UserError
+
+
+class NothingStarted(UserError):
+    """An executor that was refused before any job began: what was written for it is taken away again."""
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from dataclasses import replace
 import torch
 
 from fairssl import distributed
-from fairssl.data.device import pick_device
+from fairssl.data.device import check_device_name, pick_device
 from fairssl.data.splits import SplitsCache
-from fairssl.execute.jobs import Job, check_data, jobs_of
+from fairssl.execute.jobs import Job, NothingStarted, check_data, jobs_of
 from fairssl.execute.loggers import reachable
 from fairssl.execute.options import Options, Settings
 from fairssl.execute.processes import run_here_if_possible, run_workers
-from fairssl.execute.ray import run_ray
+from fairssl.execute.ray import finds_cluster, run_ray
 from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
-from fairssl.execute.slurm import run_slurm
+from fairssl.execute.slurm import check_slurm, run_slurm
 from fairssl.execute.torchrun import torchrun
 from fairssl.execute.worker import WorkerBroken, follow
 from fairssl.machine import n_cores
@@ -38,8 +38,9 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
 
     `Stopped`, KeyboardInterrupt and `WorkerBroken` pass through; the same call goes on from there.
     """
+    check_device_name(options.device)
     if options.executor == "local":
-        _check_devices_are_here(options)
+        check_devices_are_here(options)
     if options.force and distributed.rank() == 0:
         discard(plan, store)
     jobs = jobs_of(survey(plan, store, options.retry_failed))
@@ -50,16 +51,33 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         options = with_workers(options, plan)
     with stop.listening(), preserved_torch():
         with followers_released():
+            cluster = _check_executor(options, log)  # before anything is written, and so is the data
             splits = SplitsCache(plan.roots, log.stage)
-            check_data(splits, jobs, max(options.devices, distributed.size()))  # before anything is written
+            check_data(splits, jobs, max(options.devices, distributed.size()))
+            is_new = not store.root.exists()
             store.create()
-            write_plan(plan, store)
+            written = write_plan(plan, store)
         settings = replace(options.settings(plan.roots), loggers=reachable(options.loggers, store.root, log))
         settings = distributed.broadcast(settings)
-        _execute(jobs, store, options, settings, log, stop, splits)
+        try:
+            _execute(jobs, store, options, settings, log, stop, splits, cluster)
+        except NothingStarted:
+            if written is not None:
+                written.unlink(missing_ok=True)
+            if is_new:
+                store.remove_if_empty()
+            raise
 
 
-def _check_devices_are_here(options: Options) -> None:
+def _check_executor(options: Options, log: Reporter) -> bool:
+    """Refuse an executor that cannot work here; whether there is a Ray cluster."""
+    if options.executor == "slurm":
+        check_slurm(dict(options.submit))
+    return options.executor == "ray" and finds_cluster(log)
+
+
+def check_devices_are_here(options: Options) -> None:
+    """Refuse devices of local workers that this machine lacks."""
     here = {f"cuda:{i}" for i in range(torch.cuda.device_count())}  # trying one would take some of its memory
     for name in sorted({name for names in worker_devices(options) for name in names} - here):
         pick_device(name)
@@ -73,6 +91,7 @@ def _execute(
     log: Reporter,
     stop: GracefulStop,
     splits: SplitsCache,
+    cluster: bool,
 ) -> None:
     """Hand the jobs to the executor that the options name."""
     workers = worker_devices(options)
@@ -80,7 +99,7 @@ def _execute(
         gpus = options.num_gpus
         if gpus is None:
             gpus = 1.0 if workers[0][0].startswith("cuda") else 0.0
-        run_ray(jobs, store, settings, log, stop, n_at_once(options), gpus)
+        run_ray(jobs, store, settings, log, stop, n_at_once(options), gpus, cluster)
     elif options.executor == "slurm":
         run_slurm(jobs, store, settings, log, n_at_once(options), dict(options.submit))
     elif len(workers) == 1 and options.workers is None and options.devices == 1:

@@ -13,6 +13,7 @@ from fairssl.execute.reporting import Reporter
 from fairssl.execute.signals import GracefulStop
 from fairssl.execute.worker import Worker
 from fairssl.store.runs import RunStore
+from fairssl.types import counted
 
 POLL_SECONDS = 0.5  # how often a job that another process holds is looked at again
 
@@ -37,7 +38,8 @@ def run_here(
     while left:
         claimed_elsewhere = []
         for pack in packs_of(left, replace(settings, device=str(worker.device)), n_workers):
-            what = f"{pack[0].runs[0].name}{f' and {len(pack) - 1} more seeds' if len(pack) > 1 else ''}"
+            more = f" and {counted(len(pack) - 1, 'more seed')}" if len(pack) > 1 else ""
+            what = f"{pack[0].runs[0].name}{more}"
             log.overall(f"{what} ({finished + 1} of {len(jobs)})", finished, len(jobs))
             not_done = worker.run(pack)
             finished += len(pack) - len(not_done)

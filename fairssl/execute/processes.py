@@ -38,7 +38,7 @@ from fairssl.plan.status import is_due
 from fairssl.store.record import Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 SECONDS_FOR_LAST_WORDS = 15.0  # that a worker has to end by itself once it, or one of its processes, is broken
 SECONDS_TO_END = 60.0  # that it has where one of its processes may still write a checkpoint
@@ -289,9 +289,9 @@ class WorkerPool:
         busy = [worker for worker in self.workers if worker.pack]
         stages = Counter(worker.stage or "starting" for worker in busy)
         at_work = ", ".join(f"{n} {stage}" for stage, n in sorted(stages.items()))
-        workers = f"{len(busy)} worker{'s' * (len(busy) != 1)} ({at_work})" if busy else "0 workers"
+        workers = f"{counted(len(busy), 'worker')} ({at_work})" if busy else "0 workers"
         trained = sum(worker.trained * len(worker.pack) for worker in busy) if len(self.workers) > 1 else 0.0
-        what = f"{workers}, {self.finished} of {self.n_jobs} pretrainings done"
+        what = f"{workers}, {self.finished} of {counted(self.n_jobs, 'pretraining')} done"
         self.log.overall(what, self.finished + trained, self.n_jobs)
 
     def shut_down(self, worker: WorkerProcess) -> int | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairssl.execute.jobs import Job
+from fairssl.execute.jobs import Job, NothingStarted
 from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
@@ -26,7 +26,7 @@ from fairssl.execute.worker import DEATHS, StepNotCaptured, Worker, WorkerBroken
 from fairssl.store.record import Predictions, Record
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError, first_line
+from fairssl.types import UserError, counted, first_line
 
 SECONDS_TO_CONNECT = 60.0  # that a cluster has to answer
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -50,8 +50,9 @@ def run_ray(
     stop: GracefulStop,
     workers: int,
     gpus: float,
+    cluster: bool,
 ) -> None:
-    """Do the jobs as Ray tasks of one CPU and `gpus` GPUs each, on a running cluster (RAY_ADDRESS, or the one that this
+    """Do the jobs as Ray tasks of one CPU and `gpus` GPUs each, on a running `cluster` (RAY_ADDRESS, or the one that this
     machine is part of) or else on this machine with `workers` CPUs.
 
     A node that sees this runs folder writes into it, and a lost task goes on from its checkpoint; what another node made
@@ -60,7 +61,7 @@ def run_ray(
     ray = need("ray", "--executor ray", "ray")
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints its warnings; stdout is for the table
-        _connect(ray, workers, log)
+        _connect(ray, workers, cluster)
         stack.callback(ray.shutdown)
         seen = stack.enter_context(tempfile.NamedTemporaryFile(dir=store.root, prefix=".seen-"))
         task = ray.remote(ray_job).options(num_cpus=1, num_gpus=gpus, max_retries=0)
@@ -74,17 +75,25 @@ def run_ray(
         RayLoop(ray, submit, jobs, store, settings, log).work()
 
 
-def _connect(ray: Any, workers: int, log: Reporter) -> None:
+def finds_cluster(log: Reporter) -> bool:
+    """Whether there is a Ray cluster to connect to. One that was named and does not answer is a `UserError`."""
+    need("ray", "--executor ray", "ray")
+    return _answers(_address(), log)
+
+
+def _address() -> str:
+    return os.environ.get("RAY_ADDRESS") or "auto"
+
+
+def _connect(ray: Any, workers: int, cluster: bool) -> None:
     """Connect to the cluster that there is, or start Ray on this machine."""
-    address = os.environ.get("RAY_ADDRESS") or "auto"
-    found = _answers(address, log)
     try:
-        if found:
-            ray.init(address=address, **_QUIET)
+        if cluster:
+            ray.init(address=_address(), **_QUIET)
         else:
             ray.init(num_cpus=workers, include_dashboard=False, **_QUIET)
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"Ray does not start: {first_line(error)}{_socket_advice(str(error))}") from error
+        raise NothingStarted(f"Ray does not start: {first_line(error)}{_socket_advice(str(error))}") from error
 
 
 def _answers(address: str, log: Reporter) -> bool:
@@ -156,7 +165,7 @@ class RayLoop:
                 self._release_claim(key)
 
     def _report_progress(self) -> None:
-        what = f"Ray, {self.finished} of {self.n_jobs} pretrainings done"
+        what = f"Ray, {self.finished} of {counted(self.n_jobs, 'pretraining')} done"
         self.log.overall(what, self.finished, self.n_jobs)
 
     def on_task_end(self, task: Any, job: Job) -> None:

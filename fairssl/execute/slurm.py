@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairssl.execute.jobs import Job
+from fairssl.execute.jobs import Job, NothingStarted
 from fairssl.execute.local import POLL_SECONDS
 from fairssl.execute.loggers import need
 from fairssl.execute.options import Settings
@@ -21,7 +22,7 @@ from fairssl.plan.resolve import Run
 from fairssl.progress import LineReporter
 from fairssl.store.runs import RunStore
 from fairssl.train.trainer import Stopped
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 
 def run_slurm(
@@ -43,19 +44,33 @@ def run_slurm(
     folder = store.folder("slurm").absolute()
     executor = _executor(submitit, folder, submit)
     watch = _Watch(jobs, store, settings, log)
-    in_vain = 0  # rounds in a row that have recorded nothing
+    rounds = in_vain = 0  # submissions; those in a row that have recorded nothing
     while in_vain < DEATHS:
         recorded_before = len(watch.recorded)
-        submitted = _submit(submitit, executor, watch.left, store, settings, workers)
+        try:
+            submitted = _submit(submitit, executor, watch.left, store, settings, workers)
+        except UserError as error:
+            if rounds:
+                raise
+            raise NothingStarted(str(error)) from error
+        rounds += 1
         names = ", ".join(str(job.job_id) for job in submitted)
-        log.note(f"{len(submitted)} jobs submitted ({names}), their output in {folder}; Ctrl-C leaves them to go on")
+        log.note(
+            f"{counted(len(submitted), 'job')} submitted ({names}), their output in {folder}; Ctrl-C leaves them to go on"
+        )
         watch.wait_for(submitted)
         if not watch.left:
             return
-        log.note(f"{len(watch.left)} pretrainings were not finished by jobs {names}")
+        log.note(f"{counted(len(watch.left), 'pretraining was', 'pretrainings were')} not finished by jobs {names}")
         in_vain = in_vain + 1 if len(watch.recorded) == recorded_before else 0
     for job in watch.left:
         write_lost(job, store, f"no Slurm job finished it, {DEATHS} rounds in vain; see {folder}", log)
+
+
+def check_slurm(submit: dict[str, Any]) -> None:
+    """Refuse what submitit would, a machine without Slurm say, before anything is written."""
+    with tempfile.TemporaryDirectory(prefix="fairssl-") as folder:
+        _executor(need("submitit", "--executor slurm", "slurm"), Path(folder), submit)
 
 
 def _executor(submitit: Any, folder: Path, submit: dict[str, Any]) -> Any:
@@ -100,7 +115,7 @@ class _Watch:
             over = all(job.done() for job in submitted)
             self._look()
             self.log.overall(
-                f"Slurm, {self.n_jobs - len(self.left)} of {self.n_jobs} pretrainings done",
+                f"Slurm, {self.n_jobs - len(self.left)} of {counted(self.n_jobs, 'pretraining')} done",
                 self.n_jobs - len(self.left),
                 self.n_jobs,
             )

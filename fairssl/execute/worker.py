@@ -37,7 +37,7 @@ from fairssl.train.history import Diverged
 from fairssl.train.interleave import interleave
 from fairssl.train.rng import preserved
 from fairssl.train.trainer import Stopped, Trainer, build_trainer
-from fairssl.types import Splits, UserError
+from fairssl.types import Splits, UserError, counted
 
 DEATHS = 2  # a job whose worker died that often is given up
 
@@ -216,7 +216,9 @@ class Worker:
             return
         for name, stream in trainer.streams.items():
             if stream.n_images < spec.train.batch_of(name):
-                self.log.note(f"the {name!r} stream has {stream.n_images} images: that is its batch, each step")
+                self.log.note(
+                    f"the {name!r} stream has {counted(stream.n_images, 'image')}: that is its batch, each step"
+                )
         training.views_per_step = sum(s.batch_size for s in trainer.streams.values()) * trainer.step.n_views
         if training.live is not None:
             training.live.views_per_step = training.views_per_step

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairssl import kinds
-from fairssl.data.overview import card_at, inspect, root_of
+from fairssl.data.overview import card_at, check_memory, inspect, root_of
 from fairssl.data.splits import check_outline
 from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
@@ -199,6 +199,9 @@ def resolve(
         trained_on = None if pretrain is None else _data_spec(sources[home], facts[home], size, *pretrain[1:])
         if pretrain is not None:
             size = _at_most_stored(size, facts[name])
+        for drawn in dict.fromkeys((home, name)):
+            if cards[drawn].embedded:
+                check_memory(drawn, facts[drawn], size)
         data = _data_spec(sources[name], facts[name], size, target, attribute)
         for asked_of, one_data in ((home, trained_on), (name, data)):
             if one_data is not None and facts[asked_of] is not None and one_data.canonical_json not in outlined:
@@ -330,7 +333,19 @@ def _pairs(request: Request, name: str, card: Card) -> list[tuple[str, str]]:
     if not pairs:
         where = f"{request.called('targets')} {targets[0]} and {request.called('attributes')} {attributes[0]}"
         raise UserError(f"{where}: a target cannot be its own sensitive attribute")
+    for attribute in attributes:
+        _check_order(request, name, card, attribute)
     return pairs
+
+
+def _check_order(request: Request, name: str, card: Card, attribute: str) -> None:
+    """Refuse `--pairs adjacent` of more than two groups that are in no order."""
+    n_groups = len(groups_of(card, attribute))
+    if request.pairs == "adjacent" and n_groups > 2 and attribute not in card.ordered:
+        raise UserError(
+            f"--pairs adjacent needs groups in order, and the {n_groups} groups of {name}'s {attribute} are nominal; use "
+            "--pairs all or max, or leave it out"
+        )
 
 
 def _pretrain_pair(request: Request) -> tuple[str, str, str] | None:

@@ -80,8 +80,8 @@ def is_due(state: str | None, retry_failed: bool) -> bool:
     return state is None or (retry_failed and state != "ok")
 
 
-def write_plan(plan: Plan, store: RunStore) -> None:
-    """Leave the plan where `status` finds it. Its name and bytes depend on the runs alone."""
+def write_plan(plan: Plan, store: RunStore) -> Path | None:
+    """Leave the plan where `status` finds it. Its name and bytes depend on the runs alone. The file; None if it was there."""
     content = {
         pretrain_key: {
             "cost_key": cost_key(runs[0].spec),
@@ -93,10 +93,12 @@ def write_plan(plan: Plan, store: RunStore) -> None:
     }
     text = canonical(content)
     path = store.root / "plans" / f"{digest(content)}.json"
-    if not path.exists():
-        store.folder("plans")
-        with whole_file(path) as file:
-            file.write(text.encode() + b"\n")
+    if path.exists():
+        return None
+    store.folder("plans")
+    with whole_file(path) as file:
+        file.write(text.encode() + b"\n")
+    return path
 
 
 def read_plans(store: RunStore) -> dict[str, dict[str, Any]]:

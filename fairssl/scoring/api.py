@@ -20,8 +20,8 @@ from fairssl.scoring.counts import (
 from fairssl.scoring.groups import Pairs, PartialMean, WhenUndefined, default_pairs, describe_pairs
 from fairssl.scoring.metrics import columns, evaluate, readings
 from fairssl.scoring.outcome import check_outcome, group_codes
-from fairssl.scoring.resampling import Floor, Interval, bootstrap, inside_floor, noise_floor
-from fairssl.types import Outcome, Progress, Undefined, UserError, Value, silent
+from fairssl.scoring.resampling import Floor, Interval, bootstrap, check_replicates, inside_floor, noise_floor
+from fairssl.types import Outcome, Progress, Undefined, UserError, Value, counted, silent
 
 if TYPE_CHECKING:
     import pandas
@@ -103,7 +103,7 @@ class Scores:
     def caption(self) -> tuple[str, ...]:
         """What was scored, and how more than two groups became one number."""
         score, target, group = self.named
-        lines = [f"{self.n} predictions: target {target}, {score} > 0.5 predicts 1, groups by {group}"]
+        lines = [f"{counted(self.n, 'prediction')}: target {target}, {score} > 0.5 predicts 1, groups by {group}"]
         how = describe_pairs(len(self.outcome.groups), self.pairs)
         if how and not self.pairs_chosen:
             how += "; groups are taken as nominal unless said to be ordered (--ordered, ordered=True)"
@@ -274,7 +274,8 @@ def score(
     Gaps of more than two groups are means over adjacent pairs where `ordered` is true (age), else over all pairs
     (ethnicity; numbers too may name unordered groups, so nothing is guessed from labels); `pairs` says it outright:
     "adjacent", "all", or "max" for the largest. `undefined="omit"` averages over the parts that exist.
-    `n_bootstrap` replicates (1000 is usual) give 95 % intervals, `n_permutations` (200 is usual) what chance measures.
+    `n_bootstrap` replicates (1000 is usual, 100 the least) give 95 % intervals, `n_permutations` (200 is usual, 20 the
+    least) what chance measures.
     Raises `UserError` for what cannot be scored: NaN, scores outside [0, 1], other targets, a group that is missing or not
     declared, arrays of different length.
     """
@@ -314,9 +315,8 @@ def score_outcome(
     _check_choice("undefined", undefined, get_args(WhenUndefined))
     if ordered is False and pairs == "adjacent":
         raise UserError("pairs 'adjacent' need groups in order, but they are said to be nominal; drop one of the two")
-    for what, n in (("bootstrap", n_bootstrap), ("permutations", n_permutations)):
-        if n < 0:
-            raise UserError(f"{what} {n} is no number of replicates; 0 is none")
+    check_replicates("bootstrap", n_bootstrap, "bootstrap")
+    check_replicates("permutations", n_permutations, "permutations")
     chosen = pairs or default_pairs(bool(ordered))
     how: dict[str, Any] = {"pairs": chosen, "undefined": undefined}
     only = one_class(outcome)

@@ -68,6 +68,22 @@ class Floor:
     within: Literal["data", "target"] = "data"
 
 
+LEAST_REPLICATES = 100  # of which 2.5 % at either end are two or three: an end of an interval rests on no single one
+LEAST_PERMUTATIONS = 20  # with fewer, the 95 % quantile is the largest of them
+
+
+def check_replicates(what: str, n: int, kind: Literal["bootstrap", "permutations"]) -> None:
+    """Refuse a number of replicates that is none, or too small for the quantiles that are taken of them; 0 is none wanted."""
+    least, usual, of = {
+        "bootstrap": (LEAST_REPLICATES, 1000, "ends of a 95 % interval"),
+        "permutations": (LEAST_PERMUTATIONS, 200, "95 % quantile"),
+    }[kind]
+    if n < 0:
+        raise UserError(f"{what} {n} is no number of replicates; {usual} is usual, 0 is none")
+    if 0 < n < least:
+        raise UserError(f"{what} {n}: too few for the {of}; at least {least}, {usual} is usual, 0 is none")
+
+
 def bootstrap(
     outcome: Outcome,
     n_replicates: int = 1000,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,6 +76,14 @@ class RunStore:
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"cannot write to the folder {self.root}: {reason}; choose another with --out") from error
+
+    def remove_if_empty(self) -> None:
+        """Take away what `create` has made, and Slurm's folder of jobs that it did not take, as far as nothing was written
+        there."""
+        shutil.rmtree(self.root / "slurm", ignore_errors=True)
+        for path in (*(self.root / name for name in ("pretrain", "results", "work", "locks", "plans")), self.root):
+            with suppress(OSError):
+                path.rmdir()
 
     def result_dir(self, key: str) -> Path:
         return self._at("results", key)

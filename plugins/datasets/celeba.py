@@ -29,6 +29,7 @@ from fairssl.api import (
     Splits,
     UserError,
     contents_of,
+    counted,
     decoded_images,
     download_fault,
     printable,
@@ -203,7 +204,7 @@ def _find(root: Path | None, split: str) -> _Found:
     _check_values(partition, parts.index, parts.to_numpy(), (0, 1, 2), "parts are 0, 1 and 2")
     _check_same(attributes, table.index, partition, parts.index)
     images, notes = _images(places, table.index)
-    row = table.index.get_indexer([posixpath.basename(name) for name in images.names])
+    row = _rows(table.index, images.names)
     here = row >= 0
     if not here.any():
         raise UserError(f"celeba: no image in {str(images.root)!r} is listed in {str(attributes)!r}")
@@ -211,8 +212,9 @@ def _find(root: Path | None, split: str) -> _Found:
     if here.sum() < len(table):
         notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
     if not here.all():
-        shown = _first(images.names[~here])
-        notes.append(f"unlisted: {int((~here).sum()):,} images have no labels and are left out: {shown}")
+        shown = _first([str(name) for name in images.names[~here][:2]])
+        left_out = counted(int((~here).sum()), "image has no labels and is", "images have no labels and are")
+        notes.append(f"unlisted: {left_out} left out: {shown}")
     names, row = images.names[here], row[here]
     listed = table.index[row]
     part = parts.iloc[:, 0].reindex(listed).to_numpy().astype(np.int64)
@@ -262,9 +264,17 @@ def _need(places: Sequence[Path], names: Sequence[str]) -> Path:
     return path
 
 
+def _is_folder(path: Path) -> bool:
+    """Also of what lies in a folder that may not be read: then not, and the error is of that folder."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[str]]:
     """Unpacked, unpacked twice as on Kaggle, or still in an archive: whichever has more images listed; what to say of it."""
-    candidates = [path for place in places for path in (place / IMAGES / IMAGES, place / IMAGES) if path.is_dir()]
+    candidates = [path for place in places for path in (place / IMAGES / IMAGES, place / IMAGES) if _is_folder(path)]
     archives = [place / name for place in places for name in ARCHIVES if (place / name).is_file()]
     found: list[tuple[int, ImageFiles]] = []
     notes, faults = [], []
@@ -275,7 +285,7 @@ def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[
             faults.append((path, error))
             continue
         if len(files):
-            found.append((int((listed.get_indexer([posixpath.basename(n) for n in files.names]) >= 0).sum()), files))
+            found.append((int((_rows(listed, files.names) >= 0).sum()), files))
     if not found and faults:
         raise faults[0][1]
     if not found:
@@ -285,12 +295,19 @@ def _images(places: Sequence[Path], listed: pd.Index) -> tuple[ImageFiles, list[
     for n, files in found:
         if n != most:
             notes.append(
-                f"{str(used.root)!r} is used, which holds {most:,} images listed; {str(files.root)!r} has {n:,}"
+                f"{str(used.root)!r} is used, which holds {counted(most, 'image')} listed; {str(files.root)!r} has {n:,}"
             )
         if files is not used:
             files.close()
     notes += [f"{str(path)!r} cannot be read and is not used" for path, _ in faults]
     return used, notes
+
+
+def _rows(listed: pd.Index, names: np.ndarray) -> np.ndarray:
+    """int64 (N,): the row of each file among those listed, -1 where it is not there. Not by `get_indexer`: pandas' strings
+    take no name whose bytes are no UTF-8."""
+    at = {name: row for row, name in enumerate(listed)}
+    return np.array([at.get(posixpath.basename(name), -1) for name in names], dtype=np.int64)
 
 
 def _check_values(path: Path, names: pd.Index, values: np.ndarray, allowed: Sequence[int], rule: str) -> None:
@@ -367,8 +384,8 @@ def _read(path: Path, n_values: int) -> pd.DataFrame:
         raise UserError(f"{str(path)!r} lists {table.index[table.index.duplicated()][0]!r} twice; download it again")
     if announced is not None and announced != len(table):
         raise UserError(
-            f"{str(path)!r} announces {announced:,} rows and holds {len(table):,}: it was cut off, and is to be downloaded "
-            "again; or if you shortened it yourself, correct the number in its first line"
+            f"{str(path)!r} announces {counted(announced, 'row')} and holds {len(table):,}: it was cut off, and is to be "
+            "downloaded again; or if you shortened it yourself, correct the number in its first line"
         )
     return table
 
@@ -399,8 +416,8 @@ def _list_fault(path: Path, expected: str) -> UserError:
             for number, cells in rows:
                 if len(cells) != len(first[1]):
                     return UserError(
-                        f"{str(path)!r} is not {expected}: line {number} has {len(cells)} fields, and the first row has "
-                        f"{len(first[1])}; if it is the last line, the download was cut off"
+                        f"{str(path)!r} is not {expected}: line {number} has {counted(len(cells), 'field')}, and the first "
+                        f"row has {len(first[1])}; if it is the last line, the download was cut off"
                     )
     return download_fault(path, expected)
 

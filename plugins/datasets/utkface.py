@@ -30,6 +30,7 @@ from fairssl.api import (
     UserError,
     archives_in,
     contents_of,
+    counted,
     decoded_images,
     hashed_order,
     printable,
@@ -223,12 +224,14 @@ def _find(root: Path | None) -> tuple[ImageFiles, tuple[str, ...]]:
             used = archive
             if n_here:
                 other.append(
-                    f"{name} is used, which holds {n:,} images with labels; {str(files.root)!r} has {n_here:,}"
+                    f"{name} is used, which holds {counted(n, 'image')} with labels; {str(files.root)!r} has {n_here:,}"
                 )
             continue
         archive.close()
         if n != n_here:
-            other.append(f"{name} holds {n:,} images with labels and is not used; {str(files.root)!r} has {n_here:,}")
+            other.append(
+                f"{name} holds {counted(n, 'image')} with labels and is not used; {str(files.root)!r} has {n_here:,}"
+            )
     if not len(used):
         raise UserError(f"utkface: {str(files.root)!r} holds no images ({contents_of(root)}); {UTKFace.card.obtain}")
     return used, tuple(f"beside the images: {text}" for text in other)
@@ -256,7 +259,9 @@ def _people(files: ImageFiles, said: tuple[str, ...]) -> _People:
     notes = (*said, *files.notes)
     if malformed:
         shown = ", ".join(map(printable, malformed[:5])) + (", ..." if len(malformed) > 5 else "")
-        notes = (f"malformed: {len(malformed):,} names without an age, gender and race are skipped: {shown}", *notes)
+        without = "without an age, gender and race"
+        skipped = counted(len(malformed), f"name {without} is", f"names {without} are")
+        notes = (f"malformed: {skipped} skipped: {shown}", *notes)
     age, gender, race = np.array(labels, dtype=np.int64).T
     return _People(files.names[index], age, 1 - gender, race, notes)
 
@@ -279,15 +284,14 @@ def _distinct(people: _People, sha256: np.ndarray) -> tuple[np.ndarray, list[str
     n_groups, n_conflicts = int((n_same > 1).sum()), int((low != high).sum())
     if n_groups:
         notes.append(
-            f"duplicates: {n_groups} groups of byte-identical images; the {n_conflicts} whose names disagree are "
+            f"duplicates: {counted(n_groups, 'group')} of byte-identical images; the {n_conflicts} whose names disagree are "
             f"dropped whole, of each other one the first name is kept; {len(keep):,} of {len(code):,} images remain"
         )
     base = np.array([posixpath.basename(name) for name in people.names[keep]])
     _, once = np.unique(base, return_index=True)
     if len(once) < len(keep):
-        notes.append(
-            f"duplicates: {len(keep) - len(once)} names occur in two folders with other content; the first is kept"
-        )
+        again = counted(len(keep) - len(once), "name occurs", "names occur")
+        notes.append(f"duplicates: {again} in two folders with other content; the first is kept")
     return keep[np.sort(once)], notes
 
 
@@ -310,7 +314,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
         n = min(n_eval, int(sizes.min()) // 5)
         train = sizes - 2 * n
         if n < n_eval:
-            has = f"a fifth of {_cell(short, groups)}, which has {sizes.min():,} images"
+            has = f"a fifth of {_cell(short, groups)}, which has {counted(sizes.min(), 'image')}"
             departures = [f"validation and test: {n} of each gender x group, {has}, instead of {n_eval}"]
     else:
         wanted = np.array(SKEW[attribute]) * n_train // 1000
@@ -318,7 +322,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
         short = np.unravel_index(int(spare.argmin()), sizes.shape)
         n, train = min(n_eval, int(spare.min())), wanted
         if n < n_eval:
-            has = f"{_cell(short, groups)} has {sizes[short]:,} different images"
+            has = f"{_cell(short, groups)} has {counted(sizes[short], 'different image')}"
             if 2 * n >= n_eval:
                 departures = [f"validation and test: {n} of each gender x group instead of {n_eval}: {has}"]
             else:
@@ -334,7 +338,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
                 ]
     if n < 1 or train.min() < 1:
         raise UserError(
-            f"utkface: {_cell(short, groups)} has {sizes[short]} different images, too few for training, validation "
+            f"utkface: {_cell(short, groups)} has {counted(sizes[short], 'different image')}, too few for training, validation "
             f"and test by {attribute}; add images, or choose another --attr"
         )
     counts = ", ".join(f"{_cell(c, groups)} {train[c]:,}" for c in np.ndindex(sizes.shape))

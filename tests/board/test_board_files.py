@@ -106,7 +106,7 @@ def test_it_writes_beside_the_runs_by_default_and_says_what(tmp_path: Path, caps
     scored.fill(tmp_path, ("simclr",), seeds=2)
     assert cli.run(["board", "build", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "2 records, 1 tables, 1 rows" in out and str(tmp_path / "index.html") in out
+    assert "2 records, 1 table, 1 row" in out and str(tmp_path / "index.html") in out
     assert (tmp_path / "table.md").is_file()
 
 
@@ -181,7 +181,7 @@ def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys
     out = tmp_path / "board"
     assert cli.run(["board", "build", str(tmp_path / "runs"), "--grid", str(grid), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "2 records, 1 tables, 1 rows" in said
+    assert "2 records, 1 table, 1 row" in said
     assert said.count("not run: byol synthfaces/attractive/male seed") == 2
     manifest = json.loads((out / "manifest.json").read_text())
     assert sorted(run["state"] for run in manifest["runs"].values()) == ["missing", "missing", "ok", "ok"]
@@ -496,7 +496,7 @@ def test_a_bundle_goes_into_another_folder_and_its_rows_into_its_tables(
     scored.fill(tmp_path / "mine", ("sogclr", "simclr"), seeds=1)
     before = contents(tmp_path / "mine")
     assert cli.run(["board", "add", str(bundle), "--runs", str(tmp_path / "mine")]) == 0
-    assert "1 runs added" in capsys.readouterr().out
+    assert "1 run added" in capsys.readouterr().out
     after = contents(tmp_path / "mine")
     assert {name: after[name] for name in before} == before
     assert [row.label for row in tables_of(tmp_path / "mine")[0].rows] == ["simclr", "sogclr", "sofclr"]

@@ -14,8 +14,10 @@ import pytest
 from reference import small
 from reference.celeba_layout import COLUMNS, values, write_celeba
 
+import fairssl
 from fairssl.cli import run
 from fairssl.store.runs import RunStore
+from fairssl.types import UserError
 
 TINY = ["--seeds", "2", "--epochs", "2", "--image-size", "16", "--batch-size", "16", "--annotated", "0.3"]
 SETS = [word for text in small.SETS for word in ("--set", text)]
@@ -245,6 +247,43 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     out = tmp_path / "runs"
     assert message in _error(capfd, ["bench", "--out", str(out), *words])
     assert not out.exists() or not any(p.is_file() for p in out.rglob("*"))
+
+
+@pytest.mark.parametrize("attribute", ["ethnicity5", "ethnicity+age"])
+def test_adjacent_pairs_of_nominal_groups_are_refused_before_anything_is_looked_up(
+    attribute: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By flags, from a grid file and from Python, as `fairssl score --nominal --pairs adjacent` is."""
+    said = f"--pairs adjacent needs groups in order, and the {5 if '5' in attribute else 4} groups of utkface's {attribute}"
+    grid, out = tmp_path / "grid.toml", tmp_path / "runs"
+    grid.write_text(
+        f'methods = ["simclr"]\ndatasets = ["utkface"]\nattributes = ["age4", "{attribute}"]\npairs = "adjacent"\n'
+    )
+    flags = ["--dataset", "utkface", "--attr", attribute, "--pairs", "adjacent"]
+    for words in (flags, [*flags, "--dry-run"], ["--grid", str(grid)]):
+        assert said in _error(capfd, ["bench", "--out", str(out), *words])
+    with pytest.raises(UserError, match="needs groups in order"):
+        fairssl.bench("simclr", "utkface", attribute, pairs="adjacent", out=out)
+    assert not out.exists()
+
+
+def test_adjacent_pairs_of_ordered_groups_and_of_two_groups_can_be_planned(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "--dataset", "utkface", "--attr", "age4,ethnicity", "--pairs", "adjacent", "--dry-run"]
+    assert run([*words, "--method", "simclr", "--seeds", "1", "--out", str(tmp_path / "runs")]) == 0
+    assert capfd.readouterr().out.startswith("2 runs, 2 distinct pretrainings;")
+
+
+def test_a_plan_for_another_machine_says_what_this_one_lacks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", *TINY, "--method", "simclr", "--dry-run", "--out", str(tmp_path / "runs")]
+    assert run([*words, "--device", "cuda:77"]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("2 runs, 2 distinct pretrainings; ")
+    assert "a run on this machine is refused: --device 'cuda:77' cannot be used" in err
+    for executor in ("local", "ray"):
+        line = _error(capfd, [*words, "--device", "foo", "--executor", executor])
+        assert "--device 'foo' cannot be used: no such device; use auto, cpu, cuda or cuda:1" in line
 
 
 @pytest.mark.parametrize("dataset", ["utkface", "celeba"])

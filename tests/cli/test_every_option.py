@@ -118,7 +118,7 @@ SESSION = (
     Step("data describe faces --set data.bin=age:35+60 --json", stdout_json=True),
     Step(
         "score predictions.csv --target y --score p --group a --groups a,b,c --ordered --pairs adjacent --undefined omit "
-        "--bootstrap 50 --noise-floor 20 --readings",
+        "--bootstrap 100 --noise-floor 20 --readings",
         ("ED", "Acc"),
     ),
     Step("score predictions.csv --target y --score p --group a --nominal --pairs max --json", stdout_json=True),

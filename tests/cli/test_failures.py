@@ -44,6 +44,25 @@ def test_a_failed_run_is_named_with_its_record_and_the_way_out_in_every_command(
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
+HEADLESS = '''\
+"""A head that somebody has not finished."""
+
+from fairssl.api import Head
+
+
+class Unfinished(Head):
+    """It says nothing of the loss."""
+'''
+
+
+@pytest.mark.slow
+def test_a_part_without_forward_is_named(tmp_path: Path) -> None:
+    write_package(tmp_path / "site", "strange", {"heads/unfinished.py": HEADLESS})
+    env, out = {"PYTHONPATH": str(tmp_path / "site")}, tmp_path / "runs"
+    _, err = finish(start(out, "--method", "simclr+unfinished", **env), 1)
+    assert "failed: NotImplementedError: strange.heads.unfinished.Unfinished has no forward; write one" in err
+
+
 class Notes(SilentReporter):
     def __init__(self) -> None:
         self.notes: list[str] = []

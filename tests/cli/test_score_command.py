@@ -135,7 +135,7 @@ def test_codes_of_nominal_groups_may_be_permuted(write, capsys):  # A9
 
 def test_bootstrap(write, capsys):
     rows = [*BASIC * 4, (1, 0.7, "2"), (0, 0.2, "2")]
-    found = result(capsys, write(rows), "--bootstrap", "50")
+    found = result(capsys, write(rows), "--bootstrap", "100")
     assert set(found["intervals"]) == ALL
     for symbol, interval in found["intervals"].items():
         assert interval["undefined_replicates"] == 0
@@ -145,9 +145,9 @@ def test_bootstrap(write, capsys):
             assert interval["low"] <= found["metrics"][symbol] <= interval["high"]
     assert set(found["intervals"]["Acc"]) == {"low", "high", "undefined_replicates"}
     assert found["intervals"]["EO"]["unreliable"] == "group 2 has 1 positive"
-    none = result(capsys, write(BASIC), "--groups", "0,1,2", "--bootstrap", "5")["intervals"]["DP"]
-    reason = "undefined in all 5 replicates"
-    assert none == {"low": None, "high": None, "undefined_replicates": 5, "reason": reason}
+    none = result(capsys, write(BASIC), "--groups", "0,1,2", "--bootstrap", "100")["intervals"]["DP"]
+    reason = "undefined in all 100 replicates"
+    assert none == {"low": None, "high": None, "undefined_replicates": 100, "reason": reason}
 
 
 def test_noise_floor(write, capsys):
@@ -225,7 +225,7 @@ def test_table_of_an_absent_group_prints_no_zero(write, capsys):  # M12
 
 def test_table_with_everything(write, capsys):
     rows = [*BASIC * 4, (1, 0.7, "2"), (0, 0.2, "2")]
-    assert score(write(rows), "--readings", "--bootstrap", "30") == 0
+    assert score(write(rows), "--readings", "--bootstrap", "100") == 0
     text = capsys.readouterr().out
     assert line(text, "Acc")[3] == "to"
     assert "ED, max" in text and "ED, sum" in text and "KL, reversed" in text and "KL, mean" in text
@@ -267,7 +267,7 @@ def on_a_terminal(width, *words):
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_value_breaks_on_a_terminal(write, capsys, width):  # C3
     rows = [(y, p, ("Middle Eastern", "White", "East Asian", "Others")[a]) for y, p, a in case("random_k4")]
-    flags = ["--bootstrap", "30", "--noise-floor", "20", "--readings"]
+    flags = ["--bootstrap", "100", "--noise-floor", "20", "--readings"]
     path = write(rows)
     text = on_a_terminal(width, "score", path, "--target", "y", "--score", "p", "--group", "a", *flags)
     assert max(map(len, text.splitlines())) <= width
@@ -310,6 +310,9 @@ ROW = [(1, 0.9, 0), (0, 0.2, 1)]
         (ROW, ["--noise-floor", "-5"], "--noise-floor -5 is no number of replicates"),
         (ROW, ["--undefined", "skip"], "--undefined 'skip' is unknown"),
         (ROW, ["--bootstrap", "-1"], "--bootstrap -1 is no number of replicates"),
+        (ROW, ["--bootstrap", "5"], "--bootstrap 5: too few for the ends of a 95 % interval; at least 100"),
+        (ROW, ["--bootstrap", "99"], "at least 100, 1000 is usual, 0 is none"),
+        (ROW, ["--noise-floor", "19"], "--noise-floor 19: too few for the 95 % quantile; at least 20"),
         (ROW, ["--bootstrap", "many"], "Invalid value for '--bootstrap'"),
         ([*ROW, (1, 0.5)], [], "has 2 values in row 3 (line 4) but 3 columns"),
         ([], [], "has a header but no rows"),
@@ -469,7 +472,7 @@ def test_a_metric_of_somebody_else_from_the_first_version(write, tmp_path):  # A
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    for flags in (["--ordered", "--bootstrap", "20"], []):
+    for flags in (["--ordered", "--bootstrap", "100"], []):
         found = scored(*flags)
         assert found["metrics"]["Mine"] == found["metrics"]["DP"]
     assert found["metrics"]["Mine"] is not None

@@ -177,6 +177,25 @@ def test_list_breaks_no_word(width: int) -> None:
         assert "No room for: adversarial, contrastive, generator, theory, made of." in " ".join(text.split())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [80, 120])
+def test_data_list_score_and_a_plan_break_no_word_and_fit(width: int, tmp_path: Path) -> None:
+    """A pipe has every line whole."""
+    groups = ("Middle Eastern", "White", "East Asian")
+    rows = [f"{i % 2},0.{37 * i % 100:02d},{groups[i % 3]}" for i in range(90)]
+    (tmp_path / "p.csv").write_text("\n".join(["target,score,group", *rows, "1,.7,thin"]) + "\n")
+    variables = {**PLAIN, "XDG_DATA_HOME": "/nowhere", "FAIRSSL_DATA": None}
+    for words in (["data", "list"], ["score", "p.csv", "--readings"], ["bench", "--dry-run", "--dataset", "celeba"]):
+        code, text = on_terminal([*FAIRSSL, *words], width, tmp_path, variables)
+        whole = piped(*words, cwd=tmp_path, XDG_DATA_HOME="/nowhere", FAIRSSL_DATA="")
+        assert code == whole.returncode == 0, whole.stderr
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)  # bold, and of a progress bar that is gone
+        assert max(map(text_width, text.splitlines())) <= width, words
+        if words[0] != "score":  # whose tables are other ones in a pipe
+            assert " ".join(text.split()) == " ".join(whole.stdout.split())
+            assert max(map(len, whole.stdout.splitlines())) > width
+
+
 def test_list_has_colour_on_a_terminal_alone() -> None:
     code, text = on_terminal([*FAIRSSL, "list", "heads"], 80)
     assert code == 0 and "\x1b[36m" in text

@@ -24,6 +24,7 @@ from fairssl.cli.new import plugin_and_test
 pytestmark = pytest.mark.slow  # a process or two each; the same values are tested fast beside what they are of
 SIZE = ("--image-size", "16")
 NOT_UTF8 = os.fsdecode(b"caf\xe9_portrait.jpg")
+SHOWN = r"caf\xe9_portrait.jpg"
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,7 @@ def test_a_folder_that_may_not_be_read_is_one_line_and_stops_no_list(tmp_path):
     try:
         code, _, err = verify("celeba", root, nobody=True)
         assert code == 2 and one_line(err) and "img_align_celeba" in err and "Permission denied" in err
+        assert "img_align_celeba/img_align_celeba" not in err
         code, out, _ = fairssl("data", "list", "--data-dir", root, nobody=True)
         assert code == 0 and "Permission denied" in out and "synthfaces" in out
         code, out, _ = fairssl("doctor", nobody=True, env={"FAIRSSL_DATA": str(root)})
@@ -280,20 +282,20 @@ def test_too_few_test_images_are_refused_and_the_limit_may_be_lowered(tmp_path):
     for words in (("bench", "--method", "simclr", "--out", tmp_path / "runs"), ("data", "prepare", "utkface")):
         choice = ("--dataset", "utkface") if words[0] == "bench" else ()
         code, _, err = fairssl(*words, *choice, "--data-dir", root, *SIZE)
-        assert code == 2 and "fairssl: error: utkface: the test split has 1 images of gender = 0 and ethnicity" in err
+        assert code == 2 and "fairssl: error: utkface: the test split has 1 image of gender = 0 and ethnicity" in err
         assert "fewer than 10" in err and "--set data.min_cell=1" in err
     assert not (tmp_path / "runs").exists()
     code, _, _ = fairssl("data", "prepare", "utkface", "--data-dir", root, *SIZE, "--set", "data.min_cell=1")
     assert code == 0
     code, out, _ = verify("utkface", root)  # the files are sound
-    assert code == 0 and "note: too small to be judged: utkface: the test split has 1 images" in out
+    assert code == 0 and "note: too small to be judged: utkface: the test split has 1 image of" in out
 
 
 def test_a_name_that_is_not_utf8_is_named_and_escaped(tmp_path):
     root = utkface(tmp_path / "UTKFace")
     shutil.copy(root / next(iter(os.listdir(root))), root / NOT_UTF8)
     code, out, _ = verify("utkface", root)
-    assert code == 0 and "note: odd names: 1 file names are not UTF-8" in out and r"caf\xe9_portrait.jpg" in out
+    assert code == 0 and "note: odd names: 1 file name is not UTF-8" in out and r"caf\xe9_portrait.jpg" in out
     code, out, _ = verify("utkface", root, "--json")
     assert any(r"caf\xe9_portrait.jpg" in note for note in json.loads(out)["notes"])
     moved = tmp_path / os.fsdecode(b"caf\xe9")
@@ -305,6 +307,24 @@ def test_a_name_that_is_not_utf8_is_named_and_escaped(tmp_path):
     assert code == 2 and one_line(err)
     archive = pack(tmp_path / "UTKFace.tar.gz", moved, "UTKFace/")
     assert verify("utkface", archive)[1] == verify("utkface", moved)[1]
+
+
+def test_a_name_that_is_not_utf8_is_no_fault_of_celeba(tmp_path):
+    """Where pandas keeps its strings in pyarrow, too: file names from the disk go into none of them."""
+    root = celeba(tmp_path / "celeba")
+    (root / "img_align_celeba" / "000003.jpg").rename(root / "img_align_celeba" / NOT_UTF8)
+    code, out, _ = verify("celeba", root)
+    assert code == 0 and "note: odd names: 1 file name is not UTF-8" in out
+    assert rf"note: unlisted: 1 image has no labels and is left out: {SHOWN}" in out
+    assert "note: missing: 1 of the 60 images listed are not there" in out
+    code, out, _ = fairssl("data", "prepare", "celeba", "--data-dir", root, *SIZE, "--set", "data.min_cell=0")
+    assert code == 0 and SHOWN in out
+    code, out, _ = fairssl("data", "list", "--data-dir", root, "--json")
+    (row,) = [row for row in json.loads(out) if row["name"] == "celeba"]
+    assert code == 0 and row["images"] == 59 and row["broken"] is None
+    pack(tmp_path / "celeba" / "img_align_celeba.tar.gz", root / "img_align_celeba", "")
+    shutil.rmtree(root / "img_align_celeba")
+    assert verify("celeba", root)[0] == 0
 
 
 def test_a_bench_over_a_folder_with_such_names_works_to_the_end(tmp_path):
@@ -429,6 +449,42 @@ def test_whatever_a_dataset_raises_it_is_listed_with_its_cause(tmp_path, change,
         fairssl("data", "prepare", "squares", env=env) if "card" not in says else (2, "", "fairssl: error: x\n")
     )
     assert code == 2 and one_line(err)
+
+
+@pytest.mark.parametrize("change", [(N, "        raise MemoryError\n"), (SPLIT, "    raise MemoryError\n" + SPLIT)])
+def test_a_dataset_that_finds_no_memory_is_one_line(tmp_path, change):
+    env = stranger(tmp_path, change)
+    for words in (
+        ("data", "prepare", "squares"),
+        ("bench", "--dataset", "squares", *SMALL, "--out", tmp_path / "runs"),
+    ):
+        code, out, err = fairssl(*words, *SIZE, env=env)
+        assert code == 2 and out == "" and one_line(err) and "squares: its images" in err, err
+        assert "take more memory than there is" in err and "smaller --image-size or fewer images" in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["synthfaces", "colored_digits"])
+def test_drawn_images_larger_than_the_memory_are_refused_before_any_is_drawn(tmp_path, name):
+    """Also in a plan. Without the check, the system ends a process that takes its memory bit by bit."""
+    size = ("--image-size", "100000")
+    sets = ("--encoder", "small_cnn", "--epochs", "1", "--seeds", "1", "--out", tmp_path / "runs")
+    for words in (
+        ("data", "prepare", name, *size),
+        ("bench", "--dataset", name, *sets, *size),
+        ("bench", "--dataset", name, *sets, *size, "--dry-run"),
+    ):
+        code, out, err = fairssl(*words)
+        assert code == 2 and out == "" and one_line(err), err
+        assert f"{name}: " in err and "images of 100000 px take" in err and "use a smaller --image-size" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_more_drawn_images_than_the_memory_holds_are_refused(tmp_path):
+    sets = ("--set", "data.n_train=100000000000", "--out", tmp_path / "runs")
+    code, _, err = fairssl("bench", *SMALL, *SIZE, *sets)
+    assert code == 2 and one_line(err) and "100,000,003,000 images of 16 px" in err and "fewer images" in err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_target_of_three_classes_is_refused_before_anything_is_written(tmp_path):

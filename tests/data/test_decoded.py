@@ -189,7 +189,7 @@ def test_names_that_are_no_utf8_are_the_same_in_a_folder_a_tar_and_a_zip(tmp_pat
     for path in (root, tar, archive):
         files = ImageFiles(path)
         assert name in files.names.tolist() and files.read(name) == encode(noise(7))
-        assert files.notes == (r"odd names: 1 file names are not UTF-8; they are shown escaped: caf\xe9.png",)
+        assert files.notes == (r"odd names: 1 file name is not UTF-8, and shown escaped: caf\xe9.png",)
     assert hashed_order([name, "a"], 0).tolist() in ([0, 1], [1, 0]) and short_id(name) != short_id("caf\u00e9.png")
 
 

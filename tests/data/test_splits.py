@@ -81,7 +81,7 @@ def test_the_smallest_cell_of_the_test_split_is_told_and_its_limit_is_the_users(
     splits = sound(test=test)
     assert smallest_cell(splits) == (1, 0, 1)
     check_splits(spec(), splits, min_cell=1)
-    with pytest.raises(UserError, match=r"has 1 images of attractive = 0 and male = 'b', fewer than 2: .* 100 points"):
+    with pytest.raises(UserError, match=r"has 1 image of attractive = 0 and male = 'b', fewer than 2: .* 100 points"):
         check_splits(spec(), splits, min_cell=2)
     assert "--set data.min_cell=4" in small_cell(spec(), 4, 0, "b", 10) and "25 points" in small_cell(
         spec(), 4, 0, "b", 10

@@ -113,7 +113,7 @@ def test_what_is_given_reaches_sbatch_and_a_refusal_of_its_is_one_line(tmp_path:
     for line in ("--mem=1536MB", "--partition=gpu", "--account=123", "--gres=gpu:1"):
         assert f"#SBATCH {line}\n" in text
     assert "\nmodule load cuda\n" in text and "srun" not in text
-    assert not list((tmp_path / "runs" / "results").iterdir())
+    assert not (tmp_path / "runs").exists()  # no plan that `status` would call planned
 
 
 @pytest.mark.slow
@@ -122,3 +122,31 @@ def test_a_wrong_parameter_is_refused_before_anything_is_written_or_submitted(tm
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "--submit mem_gb=much: must be a number" in done.stderr
     assert not (tmp_path / "runs").exists() and not (tmp_path / "bin" / "submitted.sh").exists()
+
+
+@pytest.mark.slow
+def test_a_refused_grid_leaves_what_the_folder_held(tmp_path: Path) -> None:
+    """The runs of another grid stay, and of the refused one there is no plan."""
+    out = tmp_path / "runs"
+    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--out", str(out)]
+    subprocess.run([*call, "--method", "random"], capture_output=True, check=True, timeout=300)
+    plans = list((out / "plans").iterdir())
+    assert slurm(out, "slurm_partition=gpu").returncode == 2
+    assert list((out / "plans").iterdir()) == plans and len(list((out / "results").glob("*/record.json"))) == 1
+    status = subprocess.run([sys.executable, "-m", "fairssl", "status", str(out)], capture_output=True, text=True)
+    assert status.stdout.startswith("0 planned, 0 running, 1 ok")
+
+
+@pytest.mark.slow
+def test_without_slurm_nothing_is_written_and_a_plan_says_so(tmp_path: Path) -> None:
+    out, empty = tmp_path / "runs", tmp_path / "bin"
+    empty.mkdir()
+    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--method", "simclr", "--out", str(out)]
+    env = {**os.environ, "PATH": str(empty)}
+    done = subprocess.run([*call, "--executor", "slurm"], capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "srun" in done.stderr
+    assert not out.exists()
+    done = subprocess.run(
+        [*call, "--executor", "slurm", "--dry-run"], capture_output=True, text=True, env=env, timeout=300
+    )
+    assert done.returncode == 0 and "a run on this machine is refused: submitit refuses: " in done.stderr

@@ -128,7 +128,7 @@ def test_images_without_labels_are_counted(tmp_path):
     picture(99).save(root / "img_align_celeba" / "999999.jpg")
     splits = load(root)
     assert sum(len(getattr(splits, part)) for part in PARTS) == 30
-    assert any(note.startswith("unlisted: 1 images have no labels") for note in splits.notes)
+    assert any(note.startswith("unlisted: 1 image has no labels") for note in splits.notes)
 
 
 def test_corrupt_images_are_left_out_of_their_split(tmp_path):
@@ -138,7 +138,7 @@ def test_corrupt_images_are_left_out_of_their_split(tmp_path):
     assert [len(getattr(splits, part)) for part in PARTS] == [24, 2, 3]
     assert splits.val.ids == (short_id("000025.jpg"), short_id("000027.jpg"))
     assert splits.val.target.tolist() == (values(30)[[24, 26], 2] > 0).astype(int).tolist()
-    assert any(note.startswith("corrupt: 1 images") and "000026.jpg" in note for note in splits.notes)
+    assert any(note.startswith("corrupt: 1 image") and "000026.jpg" in note for note in splits.notes)
 
 
 def test_where_the_partition_leaves_a_split_empty_it_is_refused_and_80_10_10_if_asked_for(tmp_path):

@@ -162,7 +162,7 @@ def test_verify_finds_an_image_in_two_splits(capsys, tmp_path):
     assert row["cross_split_duplicates"]["train and test"]["n"] == {"not male": 0, "male": 1}
     assert row["cross_split_duplicates"]["train and val"]["n"] == {"not male": 0, "male": 1}
     code, out, _ = run(capsys, *args)
-    assert code == 1 and "fault: duplicates: 1 images are in train and test (not male 0, male 1)" in out
+    assert code == 1 and "fault: duplicates: 1 image is in train and test (not male 0, male 1)" in out
 
 
 def test_verify_finds_corrupt_images(capsys, tmp_path):
@@ -171,7 +171,7 @@ def test_verify_finds_corrupt_images(capsys, tmp_path):
     write_celeba(root, 30)
     (root / "img_align_celeba" / "000003.jpg").write_bytes(b"no image")
     code, out, _ = run(capsys, "verify", "celeba", "--data-dir", root, "--image-size", "16")
-    assert code == 1 and "fault: corrupt: 1 images" in out and "000003.jpg" in out
+    assert code == 1 and "fault: corrupt: 1 image" in out and "000003.jpg" in out
 
 
 def test_verify_finds_a_cache_that_is_not_what_the_files_say(capsys, tmp_path, cache):

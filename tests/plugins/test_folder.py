@@ -116,7 +116,7 @@ def test_what_is_listed_and_not_there_and_the_other_way_round_is_counted(tmp_pat
     notes = build().inspect(root).notes
     assert notes == (
         "missing: 1 of the 40 files listed are not there: b/c/00003.png",
-        "unlisted: 1 images have no row and are left out: a/other.png",
+        "unlisted: 1 image has no row and is left out: a/other.png",
     )
     (root / names[5]).unlink()
     (root / "a" / "others.png").write_bytes(drawn(1001))

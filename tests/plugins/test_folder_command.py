@@ -201,7 +201,7 @@ def test_prepare_and_verify_count_what_is_unknown(tmp_path):
     assert "unknown" in counts["train"]["cells"]["0"]
     shutil.copy(tmp_path / "d" / "a" / "00000.png", tmp_path / "d" / "a" / "extra.png")
     code, out, _ = fairssl("data", "verify", *words)
-    assert code == 0 and "no fault" in out and "unlisted: 1 images have no row" in out
+    assert code == 0 and "no fault" in out and "unlisted: 1 image has no row" in out
 
 
 def test_fairface_through_the_command_line(tmp_path):

@@ -205,7 +205,7 @@ def test_four_groups_on_the_split_of_two(tmp_path):
 @pytest.mark.parametrize("attribute", ["ethnicity", "age", "ethnicity5"])
 def test_a_group_too_small_for_every_split_is_the_users_error(tmp_path, attribute):
     root = write_faces(tmp_path / "a", people({(30, 0, 0): 30, (30, 0, 1): 30, (30, 1, 0): 30, (30, 1, 1): 1}))
-    with pytest.raises(UserError, match=r"utkface: (male|female)/.* has \d+ different images, too few"):
+    with pytest.raises(UserError, match=r"utkface: (male|female)/.* has \d+ different images?, too few"):
         build().load(root, "gender", attribute, 10)
 
 
@@ -236,7 +236,7 @@ def test_a_corrupt_image_is_left_out_and_the_others_stay_where_they_were(tmp_pat
     spoilt = root / people(EVEN)[0]
     spoilt.write_bytes(b"no image")
     after = build(n_train=50, n_eval=5).load(root, "gender", "ethnicity", 10)
-    assert any(note.startswith("corrupt: 1 images") and spoilt.name in note for note in after.notes)
+    assert any(note.startswith("corrupt: 1 image") and spoilt.name in note for note in after.notes)
     moved = sum(len(set(getattr(before, part).ids) ^ set(getattr(after, part).ids)) for part in PARTS)
     assert moved <= 6  # one image out and, at most, one in, per split
 

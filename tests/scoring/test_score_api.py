@@ -82,7 +82,7 @@ def test_more_than_two_groups_are_nominal_unless_said_to_be_ordered() -> None:  
 
 
 def test_intervals_and_floors_as_a_table() -> None:
-    found = fairssl.score(*four_groups(), n_bootstrap=60, n_permutations=40)
+    found = fairssl.score(*four_groups(), n_bootstrap=100, n_permutations=40)
     frame = found.to_pandas().set_index("metric")
     assert list(frame.columns) == ["value", "low", "high", "floor", "inside_floor", "better", "undefined"]
     assert (frame["value"].dtype, frame["low"].dtype) == (np.float64, np.float64)
@@ -95,7 +95,7 @@ def test_intervals_and_floors_as_a_table() -> None:
 
 
 def test_dictionary_is_json_and_text_is_a_table() -> None:
-    found = fairssl.score(*four_groups(), n_bootstrap=20, n_permutations=20)
+    found = fairssl.score(*four_groups(), n_bootstrap=100, n_permutations=20)
     values = json.loads(json.dumps(found.to_dict(with_readings=True), allow_nan=False))
     assert values["metrics"] == found.metrics and values["pairs"] == "all"
     assert values["readings"]["by_group"]["3"] == found.by_group["3"]
@@ -107,7 +107,7 @@ def test_dictionary_is_json_and_text_is_a_table() -> None:
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
-    first, again, other = (fairssl.score(*four_groups(), n_bootstrap=20, n_permutations=9, seed=s) for s in (1, 1, 2))
+    first, again, other = (fairssl.score(*four_groups(), n_bootstrap=100, n_permutations=20, seed=s) for s in (1, 1, 2))
     assert (first.intervals, first.floors) == (again.intervals, again.floors)
     assert first.intervals != other.intervals and first.floors != other.floors
 
@@ -134,6 +134,8 @@ def test_the_same_seed_gives_the_same_intervals() -> None:
             "pairs 'adjacent' need groups in order",
         ),
         (([0.5, 0.4], [0, 1], [0, 1]), {"n_bootstrap": -1}, "bootstrap -1 is no number"),
+        (([0.5, 0.4], [0, 1], [0, 1]), {"n_bootstrap": 5}, "bootstrap 5: too few for the ends of a 95 % interval"),
+        (([0.5, 0.4], [0, 1], [0, 1]), {"n_permutations": 5}, "permutations 5: too few for the 95 % quantile"),
     ],
 )
 def test_what_cannot_be_scored(arguments: tuple[object, ...], more: dict[str, object], said: str) -> None:
