@@ -343,8 +343,8 @@ def _check_order(request: Request, name: str, card: Card, attribute: str) -> Non
     n_groups = len(groups_of(card, attribute))
     if request.pairs == "adjacent" and n_groups > 2 and attribute not in card.ordered:
         raise UserError(
-            f"--pairs adjacent needs groups in order, and the {n_groups} groups of {name}'s {attribute} are nominal; use "
-            "--pairs all or max, or leave it out"
+            f"{request.said('pairs')} needs groups in order, and the {n_groups} groups of {name}'s {attribute} are nominal; "
+            "use all or max, or leave it out"
         )
 
 

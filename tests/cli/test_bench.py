@@ -254,14 +254,15 @@ def test_adjacent_pairs_of_nominal_groups_are_refused_before_anything_is_looked_
     attribute: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By flags, from a grid file and from Python, as `fairssl score --nominal --pairs adjacent` is."""
-    said = f"--pairs adjacent needs groups in order, and the {5 if '5' in attribute else 4} groups of utkface's {attribute}"
+    said = f" adjacent needs groups in order, and the {5 if '5' in attribute else 4} groups of utkface's {attribute}"
     grid, out = tmp_path / "grid.toml", tmp_path / "runs"
     grid.write_text(
         f'methods = ["simclr"]\ndatasets = ["utkface"]\nattributes = ["age4", "{attribute}"]\npairs = "adjacent"\n'
     )
     flags = ["--dataset", "utkface", "--attr", attribute, "--pairs", "adjacent"]
-    for words in (flags, [*flags, "--dry-run"], ["--grid", str(grid)]):
-        assert said in _error(capfd, ["bench", "--out", str(out), *words])
+    in_file = f"--grid {grid}: pairs ="
+    for words, how in ((flags, "--pairs"), ([*flags, "--dry-run"], "--pairs"), (["--grid", str(grid)], in_file)):
+        assert how + said in _error(capfd, ["bench", "--out", str(out), *words])
     with pytest.raises(UserError, match="needs groups in order"):
         fairssl.bench("simclr", "utkface", attribute, pairs="adjacent", out=out)
     assert not out.exists()
