@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,4 +333,6 @@ def _names(value: Names) -> Sequence[str] | None:
 
 def _written(value: Any) -> str:
     """A setting as `--set` writes it."""
+    if isinstance(value, list | tuple | Mapping):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from reference import small
+from reference.own_images import labels, write_folder
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -47,6 +48,27 @@ def test_a_grid_is_a_table_and_two_data_frames(tmp_path: Path) -> None:
     assert long.loc[("sofclr", "ED"), "sd"] == pytest.approx(mine.std(ddof=1))
     again = bench(tmp_path)
     assert again.runs().equals(runs) and str(again.table) == str(result.table)
+
+
+def test_settings_are_said_as_python_values(tmp_path: Path) -> None:
+    """Bins of a column, a list and a truth value, as `--set data.bin=age:40` and the others write them."""
+    write_folder(tmp_path / "own", 200, {name: labels(200)[name] for name in ("smiling", "age")})
+    result = fairssl.bench(
+        "simclr",
+        "folder",
+        "age",
+        target="smiling",
+        data_dir=tmp_path / "own",
+        settings={"data.table": "faces.csv", "data.bin": {"age": [40]}, "data.test": 0.4, "encoder.width": 4},
+        encoder="small_cnn",
+        seeds=1,
+        epochs=1,
+        image_size=8,
+        batch_size=16,
+        device="cpu",
+        out=tmp_path / "runs",
+    )
+    assert result.n_failed == 0 and result.records()[0].spec["data"]["params"]["bin"] == {"age": [40.0]}
 
 
 def test_one_run_without_a_store_is_the_run_of_a_grid(tmp_path: Path) -> None:
