@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         UserError,
         Value,
         counted,
+        first_few,
         printable,
         silent,
     )
@@ -99,6 +100,7 @@ _FROM = {
         "UserError",
         "Value",
         "counted",
+        "first_few",
         "printable",
         "silent",
     ],
@@ -144,6 +146,7 @@ __all__ = [
     "counted",
     "decoded_images",
     "download_fault",
+    "first_few",
     "hashed_order",
     "metric",
     "printable",

@@ -44,6 +44,11 @@ def counted(n: int, one: str, several: str = "") -> str:
     return f"{n:,} {one if n == 1 else several or one + 's'}"
 
 
+def first_few(names: Sequence[str], n: int) -> str:
+    """The first `n` names, printable, and whether there are more: `a.jpg, b.jpg, ...`."""
+    return ", ".join(map(printable, names[:n])) + (", ..." if len(names) > n else "")
+
+
 def printable(text: str) -> str:
     r"""`text` as it can be printed and written: bytes of a file name that are no UTF-8, and control characters, escaped.
 

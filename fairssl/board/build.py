@@ -70,7 +70,8 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
             if predictions is not None:
                 path = out / predictions_name(record.key)
                 if not path.is_file() or path.read_bytes() != predictions:
-                    _write(staged / path.name, predictions)
+                    with whole_file(staged / path.name) as file:
+                        file.write(predictions)
         if not maker.n_records:
             raise UserError(f"{runs} holds no run of the grid {grid}; run `fairssl bench --grid {grid} --out {runs}`")
         texts = maker.texts()
@@ -99,6 +100,7 @@ class BoardMaker:
 
     def __init__(self, wanted: Wanted | None = None, versions: Mapping[str, int] | None = None) -> None:
         installed = scoring.columns()
+        self._installed = installed
         self.versions = {m.symbol: m.version for m in installed} if versions is None else versions
         self.metrics: Sequence[Metric] = [m for m in installed if self.versions.get(m.symbol) == m.version]
         self.wanted = wanted
@@ -126,7 +128,7 @@ class BoardMaker:
             except (ValueError, OverflowError) as error:
                 raise UserError(f"the predictions of {record.key} are damaged ({error})") from error
             try:
-                wrong = disagreements(record, kept, scoring.columns())
+                wrong = disagreements(record, kept, self._installed)
             except UserError as error:  # no outcome: a score that is not finite, say
                 raise UserError(f"{predictions_name(record.key)}: {error}; run it again with --force") from error
             if wrong:
@@ -247,13 +249,3 @@ def _staged(out: Path) -> Iterator[Path]:
     finally:
         remove_path(path)
         os.close(fd)
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        with open(path, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StoreError(path, error) from error

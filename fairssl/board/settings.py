@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from fairssl import kinds
 from fairssl.interfaces import PluginConfig
 from fairssl.registry import configure
-from fairssl.spec.config import ProbeConfig, TrainConfig
+from fairssl.spec.config import ProbeConfig, TrainConfig, precision_of
 from fairssl.spec.method import compose, parse_method
 from fairssl.spec.run import MethodSpec
 from fairssl.spec.unread import unread_in_probe, unread_in_train
@@ -37,8 +37,7 @@ def not_defaults(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     for head in method.heads if method is not None else ():
         if all(other.get("name") != head for other in heads):  # of weight 0, which leaves it out of the spec
             found[f"{head}.weight"] = 0
-    preset = _preset(spec)
-    train = {"precision": "float32" if preset == "smoke" else "bf16", **(method.train if method else {})}
+    train = {"precision": precision_of(_preset(spec)), **(method.train if method else {})}
     of_train, of_probe = _unread(spec)
     found |= _differing("train", TrainConfig, spec.get("train") or {}, train, of_train)
     found |= _differing("probe", ProbeConfig, spec.get("probe") or {}, method.probe_params if method else {}, of_probe)

@@ -52,9 +52,8 @@ def to_rich(
 
     first, *others = _widths(table)
     words = max((cell_len(word) for row in table.body for word in _text(row[0]).split()), default=0)
-    first = min(
-        first, max(words, console.width // 3)
-    )  # a long name is folded between words, so that columns fit beside it
+    # A long name is folded between words, so that columns fit beside it.
+    first = min(first, max(words, console.width // 3))
     blocks = fitting([first, *others], console.width - EDGES)
     shown = blocks if whole else blocks[:1]
     lines: list[RenderableType] = [Text(table.title, style="bold"), *(_grid(table, block, first) for block in shown)]

@@ -24,7 +24,7 @@ from PIL import Image
 from fairssl.data.archives import Folder, Found, Kept, Source, open_archive, subfolders
 from fairssl.data.places import read_fault
 from fairssl.machine import n_cores
-from fairssl.types import Progress, UserError, counted, first_line, printable, silent
+from fairssl.types import Progress, UserError, counted, first_few, first_line, printable, silent
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 CHUNK = 256  # images decoded before they are written: at 224 px 38 MB
@@ -154,10 +154,8 @@ class ImageFiles:
         odd = [str(name) for name in self.names if not _is_utf8(name)]
         if not odd:
             return ()
-        shown = ", ".join(map(printable, odd[:5])) + (", ..." if len(odd) > 5 else "")
-        return (
-            f"odd names: {counted(len(odd), 'file name is', 'file names are')} not UTF-8, and shown escaped: {shown}",
-        )
+        n = counted(len(odd), "file name is", "file names are")
+        return (f"odd names: {n} not UTF-8, and shown escaped: {first_few(odd, 5)}",)
 
     @property
     def paths(self) -> list[str]:

@@ -19,7 +19,7 @@ from fairssl.data.files import ImageFiles, is_image_name, random_parts, short_id
 from fairssl.data.tables import is_table, match, plain, read_table, table_bytes
 from fairssl.interfaces import Dataset, DatasetConfig
 from fairssl.registry import configure, did_you_mean
-from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, counted, printable, silent
+from fairssl.types import Card, DataFacts, Progress, Split, Splits, UserError, counted, first_few, printable, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -410,12 +410,11 @@ class TableDataset(Dataset):
             raise UserError(f"{self.name}: {names[0]!r} has more than one row for {twice!r}; keep one row per image")
         if len(there) < len(given):
             lost = [given[i] for i in np.flatnonzero(place < 0)[:2]]
-            notes.append(
-                f"missing: {len(given) - len(there):,} of the {counted(len(given), 'file')} listed are not there: {_first(lost)}"
-            )
+            of = f"of the {counted(len(given), 'file')} listed"
+            notes.append(f"missing: {len(given) - len(there):,} {of} are not there: {first_few(lost, 1)}")
         if len(there) < len(files):
             other = np.setdiff1d(np.arange(len(files)), used)
-            shown = _first([files.paths[i] for i in other[:2]])
+            shown = first_few([files.paths[i] for i in other[:2]], 1)
             left_out = counted(len(other), "image has no row and is", "images have no row and are")
             notes.append(f"unlisted: {left_out} left out: {shown}")
         values = {}
@@ -594,11 +593,6 @@ class TableDataset(Dataset):
 def known_names(card: Card) -> list[str]:
     """Every target and attribute, once."""
     return [*dict.fromkeys([*card.targets, *card.attributes])]
-
-
-def _first(names: Sequence[str]) -> str:
-    """The first of names, and that there are more."""
-    return printable(names[0]) + (", ..." if len(names) > 1 else "")
 
 
 def _sizes(parts: np.ndarray) -> str:

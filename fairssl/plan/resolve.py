@@ -14,7 +14,7 @@ from fairssl.data.splits import check_outline
 from fairssl.interfaces import Dataset, check_label, combined, groups_of, in_card_order
 from fairssl.plan.request import DATASETS, METHODS, Request, check_request, seeds_up_to
 from fairssl.registry import configure
-from fairssl.spec.config import ProbeConfig, TrainConfig
+from fairssl.spec.config import ProbeConfig, TrainConfig, precision_of
 from fairssl.spec.keys import canonical
 from fairssl.spec.method import (
     check_set,
@@ -415,7 +415,7 @@ def _train(request: Request, card: Card, preset: str, ours: Mapping[str, Any], u
     values: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": card.defaults.batch_size,
-        "precision": "float32" if preset == "smoke" else "bf16",
+        "precision": precision_of(preset),
         **ours,
         **user,
     }

@@ -103,6 +103,11 @@ class TrainConfig(CanonicalModel, PluginConfig):
         return (self.annotated_batch_size if stream == "annotated" else 0) or self.batch_size
 
 
+def precision_of(preset: str) -> str:
+    """The precision that a preset trains in where nobody sets another."""
+    return "float32" if preset == "smoke" else "bf16"
+
+
 class ProbeConfig(CanonicalModel, PluginConfig):
     """Evaluation on frozen features. Linear: the paper's 20 epochs with the rate divided by 10 at half of them, or as many
     epochs as 2,000 steps take on a small training set, so that the probe has converged."""

@@ -32,7 +32,7 @@ from fairssl.api import (
     counted,
     decoded_images,
     download_fault,
-    printable,
+    first_few,
     random_parts,
     short_id,
     silent,
@@ -212,7 +212,7 @@ def _find(root: Path | None, split: str) -> _Found:
     if here.sum() < len(table):
         notes.append(f"missing: {len(table) - here.sum():,} of the {len(table):,} images listed are not there")
     if not here.all():
-        shown = _first([str(name) for name in images.names[~here][:2]])
+        shown = first_few([str(name) for name in images.names[~here][:2]], 1)
         left_out = counted(int((~here).sum()), "image has no labels and is", "images have no labels and are")
         notes.append(f"unlisted: {left_out} left out: {shown}")
     names, row = images.names[here], row[here]
@@ -322,7 +322,7 @@ def _check_same(first: Path, ours: pd.Index, second: Path, theirs: pd.Index) -> 
     for path, other, lacking in ((second, first, ours.difference(theirs)), (first, second, theirs.difference(ours))):
         if len(lacking):
             raise UserError(
-                f"{str(path)!r} lacks {len(lacking):,} of the images that {other.name} lists ({_first(lacking)}): it was "
+                f"{str(path)!r} lacks {len(lacking):,} of the images that {other.name} lists ({first_few(lacking, 1)}): it was "
                 "cut off, and is to be downloaded again; or if you shortened it yourself, shorten both lists alike"
             )
 
@@ -335,7 +335,7 @@ def _identity(places: Sequence[Path], names: pd.Index) -> tuple[np.ndarray | Non
     people = _read(path, n_values=1).iloc[:, 0].reindex(names)
     unknown = people.isna().to_numpy()
     if unknown.any():
-        return None, f"{path.name} lacks {int(unknown.sum()):,} of the images ({_first(names[unknown])})"
+        return None, f"{path.name} lacks {int(unknown.sum()):,} of the images ({first_few(names[unknown], 1)})"
     return people.to_numpy().astype(np.int64), ""
 
 
@@ -436,11 +436,6 @@ def _parts(found: _Found, ids: Sequence[str], seed: int) -> tuple[np.ndarray, st
         f"not the official partition: data.split=drawn, 80/10/10 by {by}{why}: "
         + _sizes(np.bincount(part, minlength=len(PARTS)))
     )
-
-
-def _first(names: Sequence[str]) -> str:
-    """The first of names, and that there are more."""
-    return printable(names[0]) + (", ..." if len(names) > 1 else "")
 
 
 def _sizes(counts: np.ndarray) -> str:

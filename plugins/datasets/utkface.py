@@ -32,6 +32,7 @@ from fairssl.api import (
     contents_of,
     counted,
     decoded_images,
+    first_few,
     hashed_order,
     printable,
     short_id,
@@ -258,7 +259,7 @@ def _people(files: ImageFiles, said: tuple[str, ...]) -> _People:
         )
     notes = (*said, *files.notes)
     if malformed:
-        shown = ", ".join(map(printable, malformed[:5])) + (", ..." if len(malformed) > 5 else "")
+        shown = first_few(malformed, 5)
         without = "without an age, gender and race"
         skipped = counted(len(malformed), f"name {without} is", f"names {without} are")
         notes = (f"malformed: {skipped} skipped: {shown}", *notes)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from reference import small
 from reference.plugin_package import BUGGY, PREPARED, known, write_package
+from reference.small_disk import mounted
 from reference.started import TINY, alive, bits, finish, start, training, until
 from reference.utkface_files import people, write_faces
 
@@ -311,19 +312,8 @@ def test_killed_again_and_again_every_method_ends_with_the_same_bits(method: str
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of a few megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-        done = subprocess.run(words, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if done.returncode:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    try:
+    with mounted(tmp_path / "disk", 8) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow

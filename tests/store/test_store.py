@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from reference.small_disk import mounted
 
 from fairssl.store.files import StoreError, whole_file
 from fairssl.store.record import Measured, Predictions, Record, State, reason_of, to_json
@@ -440,20 +441,8 @@ def test_a_claim_within_one_process(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of one megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no mount command here")
-    if done.returncode:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    try:
+    with mounted(tmp_path / "disk", 1) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_a_disk_that_fills_up_is_a_clear_error_and_leaves_nothing_half_written(small_disk: Path) -> None:
