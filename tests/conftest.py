@@ -1,8 +1,9 @@
-"""What every test gets: one torch thread, so that busy cores do not slow small tensors down, and its own cache folder. What it
-may ask for: a browser."""
+"""What every test gets: one torch thread, so that busy cores do not slow small tensors down; the global generators seeded, so
+that a test that draws from them sees the same numbers every time; its own cache folder. What it may ask for: a browser."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,16 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    import numpy
+    import torch
+
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
