@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import pickle
 import re
@@ -26,6 +27,22 @@ HEADS = re.compile(
 SECOND_CHOICE = re.compile(r"momentum|encoder_k|student|(^|\.)key")
 # lightly writes a torchvision ResNet as a sequence of its children: what it is called -> its number there.
 SEQUENCE = {"conv1": "0", "bn1": "1", "layer1": "4", "layer2": "5", "layer3": "6", "layer4": "7"}
+# timm's name of a vision transformer's array -> torchvision's; the two lay queries, keys and values out alike.
+TRANSFORMER = {
+    "cls_token": "class_token",
+    "pos_embed": "encoder.pos_embedding",
+    "patch_embed.proj": "conv_proj",
+    "norm": "encoder.ln",
+    "norm1": "ln_1",
+    "norm2": "ln_2",
+    "attn.qkv": "self_attention.in_proj",
+    "attn.proj": "self_attention.out_proj",
+    "mlp.fc1": "mlp.0",
+    "mlp.fc2": "mlp.3",
+}
+OLDER_TRANSFORMER = TRANSFORMER | {"mlp.fc1": "mlp.linear_1", "mlp.fc2": "mlp.linear_2"}  # in the files it gives out
+# Of what a training writes beside its arrays, its own options: they hold values, and reading them runs nothing.
+PLAIN_OBJECTS = [argparse.Namespace]
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,8 @@ def _safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _pickled(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(PLAIN_OBJECTS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         cause = next((line for line in str(error).splitlines() if "GLOBAL" in line or "nsupported" in line), "")
         raise UserError(
@@ -121,7 +139,7 @@ def match(arrays: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Match:
     """Find an encoder's arrays in a file, whatever stands before their names: `backbone.`, `module.encoder_q.`,
     `state_dict.`, `teacher.backbone.` and so on, as timm, torchvision, DINO, MoCo, solo-learn and lightly write them."""
     best: tuple[tuple[int, bool, int], Match] | None = None
-    for spelled in (_as_it_is, _in_sequence):
+    for spelled in (_as_it_is, _in_sequence, _as_torchvision, _as_older_torchvision):
         names = {name: spelled(name) for name in wanted}
         for prefix in _prefixes(arrays, list(names.values())):
             one = _at(arrays, wanted, names, prefix)
@@ -140,6 +158,25 @@ def _as_it_is(name: str) -> str:
 def _in_sequence(name: str) -> str:
     first, dot, rest = name.partition(".")
     return f"{SEQUENCE.get(first, first)}{dot}{rest}"
+
+
+def _as_torchvision(name: str) -> str:
+    return _of_transformer(name, TRANSFORMER)
+
+
+def _as_older_torchvision(name: str) -> str:
+    return _of_transformer(name, OLDER_TRANSFORMER)
+
+
+def _of_transformer(name: str, called: Mapping[str, str]) -> str:
+    """`blocks.3.attn.qkv.weight` -> `encoder.layers.encoder_layer_3.self_attention.in_proj_weight`."""
+    body, dot, last = name.rpartition(".") if name.endswith((".weight", ".bias")) else (name, "", "")
+    layer, inner = "", body
+    if body.startswith("blocks."):
+        _, number, inner = body.split(".", 2)
+        layer = f"encoder.layers.encoder_layer_{number}."
+    joint = "_" if inner == "attn.qkv" else dot  # torch's attention holds that array itself, in no layer of its own
+    return f"{layer}{called.get(inner, inner)}{joint}{last}"
 
 
 def _prefixes(arrays: Mapping[str, Tensor], names: list[str]) -> list[str]:

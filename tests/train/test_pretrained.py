@@ -141,6 +141,36 @@ def test_a_vision_transformers_weights_as_dino_writes_them(tmp_path: Path) -> No
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
+def vit(depth: int = 2) -> nn.Module:
+    return timm.create_model("vit_base_patch16_224", img_size=32, embed_dim=24, depth=depth, num_heads=2, num_classes=0)
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+def test_a_vision_transformer_of_torchvision_computes_the_same_here(given_out: bool, tmp_path: Path) -> None:
+    theirs = torchvision.models.VisionTransformer(32, 16, 2, 2, hidden_dim=24, mlp_dim=96, num_classes=10)
+    with torch.no_grad():
+        for value in theirs.parameters():
+            value.copy_(torch.randn(value.shape) / 5)
+    state = theirs.state_dict()
+    if given_out:  # the names in the files that torchvision gives out, which it reads as well
+        state = {n.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): v for n, v in state.items()}
+        theirs.load_state_dict(state)
+    torch.save({"model": under("module.", state), "args": argparse.Namespace(lr=0.1, output=None)}, tmp_path / "vit.pth")
+    model = vit().eval()
+    said = load(model, take(tmp_path / "vit.pth").digest, partial=False)
+    assert said == "30 of 30 arrays from model.module.*, 2 of heads left out"
+    theirs.heads = nn.Identity()
+    images = torch.randn(3, 3, 32, 32)
+    torch.testing.assert_close(model(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_transformer_of_another_depth_is_refused(tmp_path: Path) -> None:
+    theirs = torchvision.models.VisionTransformer(32, 16, 2, 2, hidden_dim=24, mlp_dim=96, num_classes=10)
+    save_file(theirs.state_dict(), tmp_path / "vit.safetensors")
+    with pytest.raises(UserError, match=r"blocks\.2\.norm1\.weight.* and 9 more of the encoder's 42 arrays not in it"):
+        load(vit(depth=3), take(tmp_path / "vit.safetensors").digest, partial=False)
+
+
 def test_half_precision_becomes_single_and_old_files_lack_the_counts(tmp_path: Path) -> None:
     state = {n: v.half() for n, v in plain(MINE).items() if not n.endswith("num_batches_tracked")}
     save_file(state, tmp_path / "half.safetensors")
@@ -187,7 +217,9 @@ class Evil:
         return os.system, ("touch evil",)
 
 
-@pytest.mark.parametrize("content", [Evil(), {"state_dict": {}, "args": Evil()}, {"args": argparse.Namespace(lr=1)}])
+@pytest.mark.parametrize(
+    "content", [Evil(), {"state_dict": {}, "args": Evil()}, {"args": argparse.Namespace(lr=1, hook=Evil())}]
+)
 def test_a_file_that_could_run_code_is_refused_in_one_line(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "evil.pth"
     torch.save(content, path)
