@@ -155,7 +155,9 @@ def test_a_vision_transformer_of_torchvision_computes_the_same_here(given_out: b
     if given_out:  # the names in the files that torchvision gives out, which it reads as well
         state = {n.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): v for n, v in state.items()}
         theirs.load_state_dict(state)
-    torch.save({"model": under("module.", state), "args": argparse.Namespace(lr=0.1, output=None)}, tmp_path / "vit.pth")
+    torch.save(
+        {"model": under("module.", state), "args": argparse.Namespace(lr=0.1, output=None)}, tmp_path / "vit.pth"
+    )
     model = vit().eval()
     said = load(model, take(tmp_path / "vit.pth").digest, partial=False)
     assert said == "30 of 30 arrays from model.module.*, 2 of heads left out"
