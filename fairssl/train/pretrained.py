@@ -42,7 +42,7 @@ TRANSFORMER = {
 }
 OLDER_TRANSFORMER = TRANSFORMER | {"mlp.fc1": "mlp.linear_1", "mlp.fc2": "mlp.linear_2"}  # in the files it gives out
 # Of what a training writes beside its arrays, its own options: they hold values, and reading them runs nothing.
-PLAIN_OBJECTS = [argparse.Namespace]
+PLAIN_OBJECTS: list[Any] = [argparse.Namespace]
 
 
 @dataclass(frozen=True)
