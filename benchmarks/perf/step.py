@@ -9,8 +9,9 @@ before, annotated batch included, at the same batch size and precision: a captur
 `loop`: the way contrastive learning is usually written: worker processes that augment image by image with torchvision's
 transforms on PIL images, pinned memory, an eager step under autocast, the loss read every step. Its images are arrays
 in memory, so that decoding, which such a loop also pays for, is not counted.
+`lightly`: with `--lightly`, the same loop for SimCLR with lightly's transforms, projection head and loss.
 `ratio` is product / ceiling, `speedup` product / loop. The first two are timed in turns; the images are random. Ceiling
-and loop may choose cuDNN's fastest algorithms by trying them; the product does what it does.
+and loops may choose cuDNN's fastest algorithms by trying them; the product does what it does.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib.util
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +31,7 @@ import numpy as np
 import torch
 from outcome import Outcome, arguments, count, script, spread, timed, words
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
@@ -43,6 +45,8 @@ from fairssl.train.step import laid_out_as
 from fairssl.train.trainer import Trainer
 from fairssl.types import Batch
 
+Batches = Mapping[str, tuple[Tensor, Tensor, Tensor, Tensor]]  # stream -> views, index, target, group
+Transform = Callable[[Image.Image], Sequence[Tensor]]
 WARM_UP = 30  # steps before anything is timed: eager ones, the capture, the allocator
 
 
@@ -105,7 +109,7 @@ class Model:
         with in_network_precision(self.device):
             return self.objective.project(f).float()
 
-    def step(self, batches: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+    def step(self, batches: Batches) -> Tensor:
         """One step on views (V B, C, H, W), index (B,), target (B,) and group (B,) per stream; the loss."""
         with networks_in_bf16(self.bf16):
             seen: Any = {}
@@ -189,10 +193,27 @@ def rows_of(spec: RunSpec, split: DeviceSplit) -> dict[str, Tensor]:
 
 
 class TwoViews(Dataset):
-    """PIL images in memory, two views of each."""
+    """PIL images in memory, two views of each; `views` makes them of one."""
 
-    def __init__(self, images: np.ndarray, rows: np.ndarray, target: np.ndarray, group: np.ndarray, size: int) -> None:
+    def __init__(
+        self, images: np.ndarray, rows: np.ndarray, target: np.ndarray, group: np.ndarray, views: Transform
+    ) -> None:
         self.images, self.rows, self.target, self.group = images, rows, target, group
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor, int, int, int]:
+        row = int(self.rows[at])
+        first, second = self.views(Image.fromarray(self.images[row]))
+        return first, second, row, int(self.target[row]), int(self.group[row])
+
+
+class TorchvisionViews:
+    """Two views of a PIL image by torchvision's transforms, with the strengths of the paper."""
+
+    def __init__(self, size: int) -> None:
         self.transform = transforms.Compose(
             [
                 transforms.RandomResizedCrop(size, scale=(0.2, 1.0)),
@@ -204,23 +225,60 @@ class TwoViews(Dataset):
             ]
         )
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, at: int) -> tuple[Tensor, Tensor, int, int, int]:
-        row = int(self.rows[at])
-        image = Image.fromarray(self.images[row])
-        return self.transform(image), self.transform(image), row, int(self.target[row]), int(self.group[row])
+    def __call__(self, image: Image.Image) -> list[Tensor]:
+        return [self.transform(image), self.transform(image)]
 
 
-def plain_loop(spec: RunSpec, split: DeviceSplit, workers: int) -> Iterator[float]:
-    """Every `next()` is one step of the plain loop; its loss."""
+def lightly_views(size: int) -> Transform:
+    """lightly's transform of SimCLR with the same strengths."""
+    from lightly.transforms import SimCLRTransform
+
+    found: Transform = SimCLRTransform(
+        input_size=size,
+        cj_strength=1.0,
+        cj_bright=0.4,
+        cj_contrast=0.4,
+        cj_sat=0.4,
+        cj_hue=0.1,
+        min_scale=0.2,
+        gaussian_blur=0.0,
+        normalize={"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
+    )
+    return found
+
+
+class LightlyModel:
+    """The encoder of a spec under lightly's projection head and loss, and a step as its examples write it."""
+
+    def __init__(self, spec: RunSpec, split: DeviceSplit) -> None:
+        from lightly.loss import NTXentLoss
+        from lightly.models.modules import SimCLRProjectionHead
+
+        self.device, self.bf16 = split.images.device, spec.train.precision == "bf16"
+        encoder: Any = build_model(spec, split, 2, n_steps=1).encoder
+        self.network = nn.Sequential(encoder, SimCLRProjectionHead(encoder.dim, encoder.dim, 128)).to(self.device)
+        self.criterion: Any = NTXentLoss(temperature=0.3)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
+
+    def step(self, batches: Batches) -> Tensor:
+        (pixels, *_) = batches["all"]
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            loss: Tensor = self.criterion(*self.network(pixels).chunk(2))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def plain_loop(spec: RunSpec, split: DeviceSplit, workers: int, lightly: bool = False) -> Iterator[float]:
+    """Every `next()` is one step of the plain loop, or of lightly's; its loss."""
     device = split.images.device
     images = split.images.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     labels = split.target.cpu().numpy(), split.group.cpu().numpy()
+    views = lightly_views(spec.data.image_size) if lightly else TorchvisionViews(spec.data.image_size)
     loaders = {
         name: DataLoader(
-            TwoViews(images, rows.cpu().numpy(), *labels, spec.data.image_size),
+            TwoViews(images, rows.cpu().numpy(), *labels, views),
             batch_size=spec.train.batch_size,
             shuffle=True,
             drop_last=True,
@@ -230,7 +288,7 @@ def plain_loop(spec: RunSpec, split: DeviceSplit, workers: int) -> Iterator[floa
         )
         for name, rows in rows_of(spec, split).items()
     }
-    model = Model(spec, split, torch.contiguous_format)
+    model = LightlyModel(spec, split) if lightly else Model(spec, split, torch.contiguous_format)
     endless = {
         name: itertools.chain.from_iterable(itertools.repeat(loader)) for name, loader in loaders.items()
     }  # fmt: skip
@@ -281,15 +339,23 @@ def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespa
         **{name: spread(values) for name, values in speeds.items()},
         "ratio": spread(ratios),
     }
-    if not loop:
-        return {**found, "loop": None, "speedup": None}
+    found |= {"loop": None, "speedup": None}
+    if loop:
+        found["loop"] = loop_speed(plain_loop(spec, split, options.workers), n_views, options, device)
+        found["speedup"] = found["product"]["median"] / found["loop"]["median"]
+    if options.lightly and spec.method.name == "simclr":
+        found["lightly"] = loop_speed(plain_loop(spec, split, options.workers, True), n_views, options, device)
+        found["speedup_lightly"] = found["product"]["median"] / found["lightly"]["median"]
+    return found
+
+
+def loop_speed(loop: Iterator[float], n_views: int, options: argparse.Namespace, device: torch.device) -> Any:
+    """Views per second of three blocks of a loop with worker processes."""
     with tuned():
-        plain = plain_loop(spec, split, options.workers)
-        one = partial(next, plain)
+        one = partial(next, loop)
         take(one, 2 * options.workers + 2)  # what the workers had ready when the first batch came
         times = [timed(partial(take, one, options.loop_steps), device)[0] for _ in range(3)]
-    found["loop"] = spread([n_views * options.loop_steps / each for each in times])
-    return {**found, "speedup": found["product"]["median"] / found["loop"]["median"]}
+    return spread([n_views * options.loop_steps / each for each in times])
 
 
 def main() -> None:
@@ -309,12 +375,17 @@ def main() -> None:
         "--loop", type=words, default=["simclr"], help="methods whose plain loop is timed, at the first shape; '': none"
     )
     parser.add_argument(
+        "--lightly", action="store_true", help="time lightly's loop for simclr too: pip install lightly"
+    )
+    parser.add_argument(
         "--loop-steps", type=count, default=20 if on_gpu else 5, help="steps of one of its three blocks"
     )
     parser.add_argument("--workers", type=int, default=min(16, len(os.sched_getaffinity(0))), help="of the plain loop")
     options = parser.parse_args()
     if any(batch > options.n for _, batch in options.shapes):
         parser.error(f"--n {options.n}: fewer images than a batch of --shapes")
+    if options.lightly and importlib.util.find_spec("lightly") is None:
+        parser.error("--lightly: lightly is not installed: pip install lightly")
     device = pick_device(options.device)
     outcome = Outcome(__file__, options, device)
     for (size, batch), method in itertools.product(options.shapes, options.methods):
