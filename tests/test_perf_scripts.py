@@ -133,6 +133,14 @@ def test_a_mistake_is_told_in_one_line_before_anything_is_measured(
     assert not list(tmp_path.iterdir())
 
 
+def test_lightlys_loop_needs_lightly(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['lightly'] = None\n")
+    call = [sys.executable, str(PERF / "step.py"), "--lightly"]
+    done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("--lightly: lightly is not installed: pip install lightly")
+
+
 def test_stages_of_one_run_add_up(measured: Any) -> None:
     found = measured(
         "stages", "--device", "cpu", "--method", "sofclr", "--dataset", "synthfaces", "--image-size", "16",
