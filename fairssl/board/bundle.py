@@ -227,7 +227,7 @@ def different_results(
 
 
 # Facts that later versions of fairssl may tell otherwise of the same run.
-_NO_RESULT = {"selection", "computed_later", "one_class", "path", "unread"}
+_NO_RESULT = {"selection", "computed_later", "one_class", "path", "augmentation", "unread"}
 
 
 def _check_shown(record: Record, what: str) -> None:

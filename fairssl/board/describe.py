@@ -427,7 +427,7 @@ def _tiers(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _hardware(rows: Sequence[Row]) -> Iterator[str]:
-    found = {_machine(row.facts.get("env", {})) for row in rows} - {""}
+    found = {_machine(row.facts) for row in rows} - {""}
     if found:
         yield (
             f"Trained on {'; '.join(sorted(found))}: another device, number of threads or version gives other bits, and "
@@ -435,11 +435,15 @@ def _hardware(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _machine(env: Mapping[str, Any]) -> str:
+def _machine(facts: Mapping[str, Any]) -> str:
+    env = facts.get("env", {})
     if not env.get("device"):
         return ""
-    threads = f", {env['threads']} threads" if env.get("threads") and str(env["device"]).startswith("cpu") else ""
-    return f"{env['device']}{threads}, torch {env.get('torch', 'unknown')}"
+    more = ""
+    if str(env["device"]).startswith("cpu"):
+        more += f", {env['threads']} threads" if env.get("threads") else ""
+        more += ", augmentation compiled" if facts.get("augmentation") == "compiled" else ""
+    return f"{env['device']}{more}, torch {env.get('torch', 'unknown')}"
 
 
 def _in_order(groups: Mapping[str, int], order: Sequence[str]) -> list[tuple[str, int]]:

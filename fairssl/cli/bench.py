@@ -216,6 +216,12 @@ def bench(
         help="On a GPU, capture and compile nothing, for debugging; as FAIRSSL_EAGER=1 does.",
         rich_help_panel=WHERE,
     ),
+    compile_: bool = typer.Option(
+        False,
+        "--compile",
+        help="Compile the augmentation on a CPU too, as on a GPU: for runs of many minutes; needs a C++ compiler.",
+        rich_help_panel=WHERE,
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the rows as JSON.", rich_help_panel=OUTPUT),
     all_columns: bool = typer.Option(
         False,
@@ -281,6 +287,7 @@ def bench(
         retry_failed=retry_failed,
         force=force,
         eager=eager or eager_asked(),
+        compile=compile_,
     )
     store = RunStore(out)
     requests = requests_of(request, grid)

@@ -205,6 +205,7 @@ def augment(images: Tensor, size: int, config: TrainConfig, u: Mapping[str, Tens
 
 # What a compiler's error says -> what is in the way and what to do about it.
 _OBSTACLES = {
+    "c++ compiler": "there is no C++ compiler: install one (g++), or name one in CXX",
     "c compiler": "there is no C compiler: install one (gcc) and Python's headers, or name one in CC",
     "triton": "Triton is missing or broken: pip install -U triton",
     "calledprocesserror": "the C compiler failed, most often for want of Python's headers: install them (python3-dev)",
@@ -214,8 +215,7 @@ _OBSTACLES = {
 
 def why_not_compiled(reason: str) -> str:
     """One line for the user about a compiler's error."""
-    said = reason.lower().replace("c++", "c")
-    found = next((text for sign, text in _OBSTACLES.items() if sign in said), None)
+    found = next((text for sign, text in _OBSTACLES.items() if sign in reason.lower()), None)
     what = f"{found} ({reason})" if found else f"{reason}; FAIRSSL_EAGER=1 leaves the compiler out"
     return f"augmentation is not compiled, which is slower: {what}"
 

@@ -18,7 +18,7 @@ EXECUTORS = ("local", "ray", "slurm")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker must know. Nothing here is part of a key, or may change a result."""
+    """What a worker must know. Nothing here is part of a key, or may change a result but in rounding."""
 
     roots: Mapping[str, Path | None]  # dataset -> where it lies
     device: str = "cpu"
@@ -29,6 +29,7 @@ class Settings:
     eval_every: int = 0  # epochs between two looks at the validation split; 0: none
     pack: int = 0  # pretrainings that share a device at a time; 0: as many as fill it
     eager: bool = False  # on a GPU, take every step eagerly and compile nothing
+    compile: bool = False  # on a CPU too, compile the augmentation
     eager_steps: frozenset[str] = frozenset()  # by `step_key`: whose steps are known not to be capturable
 
 
@@ -49,6 +50,7 @@ class Options:
     loggers: tuple[str, ...] = ()  # besides the CSV
     retry_failed: bool = False  # also run the failed and diverged runs again
     eager: bool = field(default_factory=eager_asked)  # on a GPU, take steps eagerly and compile nothing: for debugging
+    compile: bool = False  # on a CPU too, compile the augmentation
     force: bool = False  # train and judge everything again, also what is there
 
     def __post_init__(self) -> None:
@@ -75,6 +77,10 @@ class Options:
             raise UserError(f"--checkpoint-epochs {self.checkpoint_epochs}: must be at least 0")
         if self.eval_every < 0:
             raise UserError(f"--eval-every {self.eval_every}: must be at least 0")
+        if self.eager and self.compile:
+            raise UserError(
+                "--compile compiles the augmentation, --eager (or FAIRSSL_EAGER) compiles nothing; give one"
+            )
         self._check_pack()
         object.__setattr__(self, "loggers", tuple(dict.fromkeys(self.loggers)))
         check_loggers(self.loggers)
@@ -106,4 +112,5 @@ class Options:
             loggers=tuple(self.loggers),
             pack=(1 if alone else 0) if self.pack is None else self.pack,
             eager=self.eager,
+            compile=self.compile,
         )

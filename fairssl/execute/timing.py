@@ -16,13 +16,20 @@ from fairssl.train.trainer import build_trainer
 from fairssl.types import UserError
 
 
-def time_steps(spec: RunSpec, data: RunData, device: torch.device, eager: bool = False, n_steps: int = 5) -> Pace:
+def time_steps(
+    spec: RunSpec,
+    data: RunData,
+    device: torch.device,
+    eager: bool = False,
+    n_steps: int = 5,
+    compile_augment: bool = False,
+) -> Pace:
     """The pace of a run's training from a few real steps on its data, after some to warm up; nothing is kept.
 
     A step that a GPU cannot capture is a `UserError`: eager ones cannot be timed in the same process.
     """
     with preserved(device):
-        trainer = build_trainer(spec, data, device, eager=eager)
+        trainer = build_trainer(spec, data, device, eager=eager, compile_augment=compile_augment)
         if not trainer.n_steps:
             return Pace(0.0, 0)
         steps = trainer.advance()

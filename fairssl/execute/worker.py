@@ -208,7 +208,7 @@ class Worker:
         data = self._data(spec, spec.pretrain_data)
         images = self.images(data.splits, spec.pretrain_data.dataset)
         eager = self.settings.eager or step_key(spec) in self.settings.eager_steps
-        training.trainer = trainer = build_trainer(spec, data, self.device, images, eager)
+        training.trainer = trainer = build_trainer(spec, data, self.device, images, eager, self.settings.compile)
         saved = distributed.broadcast(self.store.read_pretrain(training.job.key) if self.leads else None)
         if saved is not None:
             trainer.model.load(saved[0])

@@ -37,7 +37,15 @@ Images = Mapping[str, Tensor]  # stream -> uint8 (B, C, H, W), where images do n
 class TrainStep:
     """A step of one run, and everything it reads and changes: the model, both optimisers, learning rates, generators."""
 
-    def __init__(self, spec: RunSpec, data: DeviceSplit, model: Model, n_steps: int, eager: bool = False) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        data: DeviceSplit,
+        model: Model,
+        n_steps: int,
+        eager: bool = False,
+        compile_augment: bool = False,
+    ) -> None:
         self.config, self.data, self.model, self.n_steps = spec.train, data, model, n_steps
         device = data.device
         self.weights = {head.name: float(head.params["weight"]) for head in spec.method.heads}
@@ -50,7 +58,7 @@ class TrainStep:
             }
             for stream in spec.method.streams
         }
-        compiled = device.type == "cuda" and not eager
+        compiled = compile_augment or (device.type == "cuda" and not eager)
         self.sets = _view_sets(spec.data.image_size, self.n_views, self.config, compiled, model)
         self.gen = torch.Generator(device).manual_seed(derive_seed("augment", spec.seed))
 

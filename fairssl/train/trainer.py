@@ -47,10 +47,13 @@ class Trainer:
     """Takes the steps of one run. `state` and `load` make it resume bit for bit on a CPU.
 
     On a GPU, in a process alone, the step is replayed as a CUDA graph if every part allows it, and its augmentation is
-    compiled; `eager`: neither. Other than in rounding it does not matter.
+    compiled; `eager`: neither. `compile_augment`: the augmentation is compiled on a CPU too. Other than in rounding it does
+    not matter.
     """
 
-    def __init__(self, spec: RunSpec, data: DeviceSplit, n_groups: int, eager: bool = False):
+    def __init__(
+        self, spec: RunSpec, data: DeviceSplit, n_groups: int, eager: bool = False, compile_augment: bool = False
+    ):
         ensure_compiler_cache()
         self.spec, self.data, self.n_groups = spec, data, n_groups
         self.device = data.device
@@ -65,7 +68,7 @@ class Trainer:
 
         self.model = build_model(spec, data, n_groups, self.n_steps)
         torch.manual_seed(derive_seed("run", spec.seed))  # dropout and the like
-        self.step = TrainStep(spec, data, self.model, self.n_steps, eager)
+        self.step = TrainStep(spec, data, self.model, self.n_steps, eager, compile_augment)
         self.history = History(self.device)
         self.rng_state = get_rng_state(self.device)  # of the global generators, as this run has left them
         self.done = self.resumed_at = 0  # steps
@@ -164,6 +167,7 @@ class Trainer:
             "n_views": self.step.n_views,
             "n_steps": self.n_steps,
             "path": self.path,
+            "augmentation": "compiled" if any(one.augment.compiled for one in self.step.sets) else "eager",
             "unread": sorted(f"train.{name}" for name in unread_in_train(self.spec.method, self.spec.train)),
         }
 
@@ -306,8 +310,13 @@ class _BoundedQueue:
 
 
 def build_trainer(
-    spec: RunSpec, data: RunData, device: torch.device, images: Tensor | None = None, eager: bool = False
+    spec: RunSpec,
+    data: RunData,
+    device: torch.device,
+    images: Tensor | None = None,
+    eager: bool = False,
+    compile_augment: bool = False,
 ) -> Trainer:
     """The trainer of a spec at its first step: model and optimisers, all from the spec's seed. `images`: the training
     images as `place` has put them, if they are to be shared."""
-    return Trainer(spec, to_device(data, device, images), len(data.splits.groups), eager)
+    return Trainer(spec, to_device(data, device, images), len(data.splits.groups), eager, compile_augment)

@@ -46,6 +46,7 @@ SESSION = (
         ("runs/table.md", "boards/mine/index.html", "boards/mine/manifest.json", "runs/logs/tensorboard/*"),
     ),
     Step(f"{BENCH} --pairs all --out runs --all-columns", ("| simclr", "WD")),
+    Step(f"{BENCH} --pairs all --out runs --compile", ("| simclr",)),
     Step(f"{BENCH} --pairs all --out runs --retry-failed --json", ('"method": "simclr"',), stdout_json=True),
     Step(f"bench --method simclr {FACES} --seeds 0, {TINY} --pairs all --out runs --force", ("| simclr",)),
     Step(f"{BENCH} --out runs --dry-run --estimate", ("4 runs",), says=()),

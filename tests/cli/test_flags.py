@@ -511,3 +511,26 @@ def test_a_caption_says_the_settings_that_are_not_the_defaults(here: Call, tmp_p
         text = (tmp_path / "board" / name).read_text()
         assert "Settings that are not the defaults" in text, name
     assert "--set probe.kind=knn --set probe.neighbours=1000" in (tmp_path / "board" / "table.csv").read_text()
+
+
+@pytest.mark.slow
+def test_a_compiled_augmentation_is_said_in_record_and_caption(tmp_path: Path) -> None:
+    words = ("bench", "--method", "simclr", "--dataset", "synthfaces", "--device", "cpu", *TINY, "--out", "runs")
+    done = fairssl(*words, "--compile", cwd=tmp_path)
+    assert "augmentation compiled, torch" in done.stdout
+    (record,) = tmp_path.glob("runs/results/*/record.json")
+    facts = json.loads(record.read_text())["facts"]
+    assert (facts["path"], facts["augmentation"]) == ("eager", "compiled")
+    again = fairssl(*words, cwd=tmp_path)  # of the same run: it has no other key
+    assert again.stdout == done.stdout
+    plain = fairssl(*words, "--force", cwd=tmp_path)
+    assert "augmentation compiled" not in plain.stdout
+    assert json.loads(record.read_text())["facts"]["augmentation"] == "eager"
+
+
+@pytest.mark.slow
+def test_what_compiles_and_what_does_not_are_not_asked_together(tmp_path: Path) -> None:
+    for words, env in ((("--eager",), {}), ((), {"FAIRSSL_EAGER": "1"})):
+        done = fairssl("bench", "--compile", *words, cwd=tmp_path, code=2, **env)
+        assert done.stderr.count("\n") == 1 and "--eager (or FAIRSSL_EAGER) compiles nothing; give one" in done.stderr
+    assert not list(tmp_path.iterdir())

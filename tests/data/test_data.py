@@ -12,6 +12,7 @@ from fairssl.data.augment import (
     Crop,
     adjust_hue,
     augment,
+    augmentation,
     color_jitter,
     gaussian_blur,
     random_crop,
@@ -82,6 +83,15 @@ def test_crop_boxes_have_torchvisions_law() -> None:
     )
     assert abs(area.mean() - theirs.mean()) < 0.012  # five standard errors
     assert abs(crop.flip.float().mean() - 0.5) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["contrastive", "randaugment"])
+def test_compiled_augmentation_is_the_same_but_for_rounding(recipe: str) -> None:
+    config = TrainConfig(recipe=recipe, blur=0.5)
+    images, u = _images(6), _u(12, config)
+    compiled = augmentation(32, config, compiled=True)
+    assert (compiled(images, u) - augment(images, 32, config, u)).abs().max() < 1e-4 and compiled.compiled
 
 
 @pytest.mark.parametrize("turn", [0.1, -0.07, 0.5])

@@ -114,7 +114,7 @@ def test_losses_that_are_none_agree_with_nothing() -> None:
     ("reason", "way_out"),
     [
         ("RuntimeError: Failed to find C compiler. Please set triton.knobs.build.impl", "install one (gcc)"),
-        ("InvalidCxxCompiler: No working C++ compiler found", "install one (gcc)"),
+        ("InvalidCxxCompiler: No working C++ compiler found", "install one (g++), or name one in CXX"),
         ("Cannot find a working triton installation.", "pip install -U triton"),
         ("CalledProcessError: Command '['gcc', 'main.c']' returned non-zero exit status 1.", "python3-dev"),
         ("OSError: [Errno 28] No space left on device", "set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR"),
@@ -154,7 +154,7 @@ def test_without_a_compiler_or_a_place_for_its_files_one_line_is_said(missing: s
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("fairssl: warning: ")]
     assert len(said) == 1 and "augmentation is not compiled, which is slower: " in said[0]
-    assert ("there is no C compiler" in said[0]) == (missing == "compiler")
+    assert ("there is no C++ compiler" in said[0]) == (missing == "compiler")
 
 
 @pytest.mark.slow
