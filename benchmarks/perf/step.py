@@ -315,7 +315,7 @@ def block(step: Callable[[], Any], seconds: float, device: torch.device) -> int:
 
 def row(spec: RunSpec, split: DeviceSplit, loop: bool, options: argparse.Namespace) -> dict[str, Any]:
     device = split.images.device
-    trainer = Trainer(spec, split, 2)
+    trainer = Trainer(spec, split, 2, compile_augment=options.compile)
     steps: dict[str, Callable[[], Any]] = {"product": partial(next, trainer.advance()), "ceiling": ceiling(spec, split)}
     n_images = sum(min(spec.train.batch_size, len(rows)) for rows in rows_of(spec, split).values())
     n_views = trainer.step.n_views * n_images
@@ -374,6 +374,7 @@ def main() -> None:
     parser.add_argument(
         "--loop", type=words, default=["simclr"], help="methods whose plain loop is timed, at the first shape; '': none"
     )
+    parser.add_argument("--compile", action="store_true", help="compile the product's augmentation on a CPU too")
     parser.add_argument(
         "--lightly", action="store_true", help="time lightly's loop for simclr too: pip install lightly"
     )
