@@ -103,5 +103,5 @@ def _timed(plan: Plan, found: Survey, store: RunStore, options: Options, log: Re
         spec, data = runs[0].spec, runs[0].spec.pretrain_data
         if cost_key(spec) not in known and key in found.to_train and data.dataset not in plan.absent:
             read = run_data(splits.get(data), data.attribute, spec.annotated, spec.seed)
-            known[cost_key(spec)] = time_steps(spec, read, device, options.eager, compile_augment=options.compile)
+            known[cost_key(spec)] = time_steps(spec, read, device, options.eager, options.compile)
     return found.estimate(known)

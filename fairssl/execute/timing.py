@@ -21,8 +21,8 @@ def time_steps(
     data: RunData,
     device: torch.device,
     eager: bool = False,
-    n_steps: int = 5,
     compile_augment: bool = False,
+    n_steps: int = 5,
 ) -> Pace:
     """The pace of a run's training from a few real steps on its data, after some to warm up; nothing is kept.
 

@@ -40,7 +40,7 @@ TRANSFORMER = {
     "mlp.fc1": "mlp.0",
     "mlp.fc2": "mlp.3",
 }
-OLDER_TRANSFORMER = TRANSFORMER | {"mlp.fc1": "mlp.linear_1", "mlp.fc2": "mlp.linear_2"}  # in the files it gives out
+OLDER_TRANSFORMER = TRANSFORMER | {"mlp.fc1": "mlp.linear_1", "mlp.fc2": "mlp.linear_2"}  # as its files have it
 # Of what a training writes beside its arrays, its own options: they hold values, and reading them runs nothing.
 PLAIN_OBJECTS: list[Any] = [argparse.Namespace]
 
