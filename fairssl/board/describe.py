@@ -94,8 +94,8 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
             found += group
             continue
         telling: list[Row] = []
-        compositions = [composition(row) for row in group]
-        names = _telling(compositions)
+        compositions, dropped = _with_dropped_heads([composition(row) for row in group])
+        names = _telling(compositions, dropped)
         told_of = [", ".join(f"{name}={c[name]}" for name in names if name in c) for c in compositions]
         labels = [f"{label} ({said})" if said else label for said in told_of]
         count = Counter(labels)
@@ -108,9 +108,23 @@ def _distinct(rows: Sequence[Row], order: Sequence[str]) -> tuple[list[Row], dic
     return found, told
 
 
-def _telling(compositions: Sequence[Mapping[str, str]]) -> list[str]:
+def _with_dropped_heads(compositions: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, str]], list[set[str]]]:
+    """The compositions with the weight 0 of each head that they lack and a namesake has: a head of weight 0 is not in a
+    spec. And which heads those are, for each."""
+    heads = {head for c in compositions for head in c["parts"].split("+")[1:] if f"{head}.weight" in c}
+    dropped = [{head for head in heads if f"{head}.weight" not in c} for c in compositions]
+    found = []
+    for c, lacking in zip(compositions, dropped, strict=True):
+        objective, *own = c["parts"].split("+")
+        own = sorted({*own, *lacking}) if heads else own
+        found.append({**c, "parts": "+".join([objective, *own]), **{f"{head}.weight": "0.0" for head in lacking}})
+    return found, dropped
+
+
+def _telling(compositions: Sequence[Mapping[str, str]], dropped: Sequence[set[str]]) -> list[str]:
     """The settings that tell the compositions apart. One that a composition lacks is at its default there, unless it is of a
-    part that is missing altogether, which `parts` says."""
+    part that is missing altogether, which `parts` says, or the composition has a head of weight 0, which may have been what
+    read it."""
     parts = [c["parts"].split("+") for c in compositions]
     of_some = {part for one in parts for part in one}
 
@@ -118,7 +132,11 @@ def _telling(compositions: Sequence[Mapping[str, str]]) -> list[str]:
         part = name.partition(".")[0]
         return part not in of_some or all(name in c or part in own for c, own in zip(compositions, parts, strict=True))
 
-    names = [name for name in differing(compositions) if says_all(name)]
+    def differs(name: str) -> bool:
+        those = [c for c, heads in zip(compositions, dropped, strict=True) if name in c or not heads]
+        return len({c.get(name) for c in those}) > 1
+
+    names = [name for name in differing(compositions) if says_all(name) and differs(name)]
     return [name for name in names if name not in FOLLOWING] or names
 
 
@@ -361,7 +379,7 @@ def _weights(rows: Sequence[Row]) -> Iterator[str]:
 def _images(usual: Mapping[str, str], facts: Mapping[str, Any]) -> Iterator[str]:
     percent = ""
     if "n_annotated" in usual and "n_train" in usual:  # what was done, not what was asked for
-        percent = f" ({100 * int(usual['n_annotated']) / int(usual['n_train']):.2g} %)"
+        percent = f" ({100 * int(usual['n_annotated']) / int(usual['n_train']):.3g} %)"
     counts = [
         f"{usual[name]} {what}"
         for name, what in (("n_train", "train"), ("n_val", "validation"), ("n_test", "test"))

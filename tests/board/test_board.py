@@ -16,6 +16,7 @@ from reference.records import FACTS, LARGE, SYMBOLS, columns, record, seeds, spe
 
 from fairssl.board.competing import below_majority
 from fairssl.board.csv import to_csv
+from fairssl.board.describe import _images
 from fairssl.board.html import to_html
 from fairssl.board.json import to_json_rows, to_long_rows
 from fairssl.board.latex import to_latex
@@ -329,9 +330,21 @@ def test_namesakes_are_told_apart_by_what_they_differ_in() -> None:
     assert all(row.seeds == (0, 1) for row in one(records).rows)
     found = one([record(spec(weight=0.0)), record(spec(weight=1.0))])
     assert [row.label for row in found.rows] == [
-        "sofclr (parts=sogclr)",
-        "sofclr (parts=sogclr+adversary)",
+        "sofclr (adversary.weight=0.0)",
+        "sofclr (adversary.weight=1.0)",
     ]
+
+
+def test_the_row_of_weight_0_of_a_sweep_stands_beside_the_others_by_its_weight() -> None:
+    """What only the dropped head read is in no label: the annotated share, the discriminator's optimiser."""
+    swept = []
+    for weight in (0.0, 0.5, 1.0):
+        one_of = spec(weight=weight, train={"epochs": 5})
+        if weight:
+            one_of = {**one_of, "annotated": 0.05, "train": {**one_of["train"], "dual_lr": 0.001}}
+        swept.append(record(one_of))
+    expected = [f"sofclr (adversary.weight={weight})" for weight in (0.0, 0.5, 1.0)]
+    assert [row.label for row in one(swept).rows] == expected
 
 
 def test_one_composition_is_one_row_whatever_it_was_called_unless_names_are_given() -> None:
@@ -351,6 +364,12 @@ def test_settings_that_only_some_rows_have_are_noted() -> None:
     text = to_markdown(one(records))
     assert "100 epochs, batch 64" in text
     assert "- train.epochs = 7 instead of 100: c." in text
+
+
+@pytest.mark.parametrize(("n", "said"), [(10000, "100 %"), (9990, "99.9 %"), (500, "5 %"), (3, "0.03 %")])
+def test_the_annotated_share_is_a_plain_number(n: int, said: str) -> None:
+    (line,) = _images({"n_train": "10000", "n_annotated": str(n)}, {})
+    assert line == f"Images: 10000 train, {n} of them annotated ({said})."
 
 
 def test_the_heading_says_what_the_numbers_are_of() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -40,6 +41,25 @@ def test_published_results_keep_their_keys(board: Path | None) -> None:
     for line in (board / "records.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         assert key_of(record["spec"]) == record["key"]
+
+
+def test_the_figures_of_the_page_on_real_faces_are_those_of_the_boards() -> None:
+    """Each of its rows names a board, an attribute and a row; Acc and ED stand there as that board's table.csv has them."""
+    text = (ROOT / "docs" / "real-faces.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `utkface")]
+    assert len(rows) > 20
+    for board, attribute, row, *shown, seeds in rows:
+        name = board.strip("`")
+        with (FOLDER / name / "table.csv").open(encoding="utf-8", newline="") as file:
+            cells = {
+                line["metric"]: line
+                for line in csv.DictReader(file)
+                if (line["attr"], line["method"]) == (attribute, row.strip("`"))
+            }
+        for metric, text in zip(("Acc", "ED"), shown, strict=True):
+            mean, sd = float(cells[metric]["mean"]), float(cells[metric]["sd"])
+            assert text == f"{100 * mean:.2f} ± {100 * sd:.2f}", (name, attribute, row, metric)
+            assert seeds == cells[metric]["n_seeds"], (name, attribute, row)
 
 
 def test_boards_are_indexed_and_their_tables_put_between_markers(
