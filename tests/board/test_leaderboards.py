@@ -46,7 +46,11 @@ def test_published_results_keep_their_keys(board: Path | None) -> None:
 def test_the_figures_of_the_page_on_real_faces_are_those_of_the_boards() -> None:
     """Each of its rows names a board, an attribute and a row; Acc and ED stand there as that board's table.csv has them."""
     text = (ROOT / "docs" / "real-faces.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `utkface")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| `utkface")
+    ]
     assert len(rows) > 20
     for board, attribute, row, *shown, seeds in rows:
         name = board.strip("`")
