@@ -329,8 +329,7 @@ def _not_defaults(usual: Mapping[str, str], rows: Sequence[Row], told: Mapping[s
         could.update(composition(row).keys())
         for name, value in _leaves(not_defaults(row.spec, row.name)):
             telling = told.get(row.label, set())
-            without = value == "0" and "parts" in telling  # a head of weight 0, which the label leaves out
-            if name not in telling and not without and value == usual.get(name, value):
+            if name not in telling and value == usual.get(name, value):
                 owners.setdefault((name, value), []).append(row.label)
     if owners:
         each = (

@@ -60,9 +60,9 @@ def test_the_figures_of_the_page_on_real_faces_are_those_of_the_boards() -> None
                 for line in csv.DictReader(file)
                 if (line["attr"], line["method"]) == (attribute, row.strip("`"))
             }
-        for metric, text in zip(("Acc", "ED"), shown, strict=True):
+        for metric, said in zip(("Acc", "ED"), shown, strict=True):
             mean, sd = float(cells[metric]["mean"]), float(cells[metric]["sd"])
-            assert text == f"{100 * mean:.2f} ± {100 * sd:.2f}", (name, attribute, row, metric)
+            assert said == f"{100 * mean:.2f} ± {100 * sd:.2f}", (name, attribute, row, metric)
             assert seeds == cells[metric]["n_seeds"], (name, attribute, row)
 
 
