@@ -73,6 +73,31 @@ def in_network_precision(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=_network_precision.bf16)
 
 
+def mend_narrow_convolutions(network: nn.Module) -> None:
+    """Give the convolutions of `network` right weight gradients in bfloat16 on a CPU, by hooks; it computes what it did.
+
+    There torch (2.14.1 with oneDNN) leaves a weight gradient partly unwritten, with whatever was in memory, if the map is
+    one pixel wide and the horizontal stride is not 1, as where small crops or many strides shrink an image. Of the kernel
+    only the column that meets the pixel matters then; with that column alone, at stride 1, the gradient is whole.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and module.stride[1] > 1 and module.kernel_size[1] > 1:
+            module.register_forward_hook(_convolve_one_column)
+
+
+def _convolve_one_column(conv: nn.Conv2d, inputs: tuple[Tensor, ...], out: Tensor) -> Tensor | None:
+    """What replaces the output of a convolution of maps one pixel wide; None, which keeps it, of any other."""
+    x = inputs[0]
+    if not (out.device.type == "cpu" and out.dtype == torch.bfloat16 and x.shape[-1] == out.shape[-1] == 1):
+        return None
+    if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
+        return None
+    column = conv.padding[1] // conv.dilation[1]
+    weight = conv.weight[..., column : column + 1]
+    vertical = (conv.stride[0], 1), (conv.padding[0], 0), (conv.dilation[0], 1)
+    return F.conv2d(x, weight, conv.bias, *vertical, conv.groups)
+
+
 def sharded(network: nn.Module, x: Tensor) -> Tensor:
     """`network(x)` for what is heavy and works row by row, as a second encoder or a decoder: (n, ...) -> (n, ...), float32.
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairssl import kinds
 from fairssl.data.device import DeviceSplit
 from fairssl.data.sampling import IndexStream, cells_of
+from fairssl.nn import mend_narrow_convolutions
 from fairssl.parts import Encoder, Part
 from fairssl.registry import Registry
 from fairssl.spec.config import TrainConfig
@@ -55,7 +56,11 @@ def build_model(spec: RunSpec, data: DeviceSplit, n_groups: int, n_steps: int, p
     for head in spec.method.heads:
         if kinds.heads.get(head.name).streams:
             parts[head.name] = _build_part(kinds.heads, head, spec.seed, context)
-    return Model(encoder, parts).to(data.device).train()
+    model = Model(encoder, parts).to(data.device).train()
+    if data.device.type == "cpu":
+        for network in model.modules().values():
+            mend_narrow_convolutions(network)
+    return model
 
 
 def build_after_training(

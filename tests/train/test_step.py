@@ -53,11 +53,6 @@ SETTINGS = {"float32": (), "bf16": ("train.precision=bf16", "train.schedule=cosi
 
 def trainer_of(name: str, settings: str) -> Trainer:
     method, sets = ranks.methods()[name]
-    if (name, settings) == (
-        "dino",
-        "bf16",
-    ):  # small crops of 8 px end in maps of one pixel, of which torch's convolutions
-        sets = (*sets, "dino.small_share=1")  # on a CPU leave the weight gradient in bf16 partly unwritten
     return small.trainer(small.run_of(method, sets=(*sets, *SETTINGS[settings], "train.min_steps=6")).spec)
 
 

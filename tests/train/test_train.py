@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from reference import small
 from reference.plugin_package import PREPARED, known, write_package
+from torch import nn
 
 from fairssl import kinds
+from fairssl.nn import mend_narrow_convolutions
 from fairssl.parts import Part
 from fairssl.train.batch_counts import BatchCounts
 from fairssl.train.history import Diverged, History
@@ -427,3 +430,28 @@ def test_bf16_stays_finite_and_close(method: str) -> None:
     trainer = small.trainer(spec)
     trainer.run()
     assert all(math.isfinite(row["loss"]) for row in trainer.history.rows if "loss" in row)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4, 1), (2, 2), (5, 5)])
+def test_gradients_of_strided_convolutions_of_narrow_maps_are_whole_in_bf16_on_a_cpu(size: tuple[int, int]) -> None:
+    """What torch leaves unwritten holds what was in that memory before, here NaN; also the same output and input gradient."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+    exact = copy.deepcopy(conv).double()
+    with torch.no_grad():
+        exact.weight.copy_(conv.weight.bfloat16())
+        exact.bias.copy_(conv.bias.bfloat16())
+    mend_narrow_convolutions(conv)
+    for _ in range(10):
+        x = torch.randn(16, 16, *size).bfloat16().float().requires_grad_()
+        before = [torch.full((conv.weight.numel(),), math.nan, dtype=d) for d in (torch.float32, torch.bfloat16) * 8]
+        del before
+        with torch.autocast("cpu", torch.bfloat16):
+            y = conv(x)
+        direction = torch.randn_like(y)
+        found = torch.autograd.grad(y, [x, conv.weight, conv.bias], direction)
+        x64 = x.detach().double().requires_grad_()
+        y64 = exact(x64)
+        wanted = torch.autograd.grad(y64, [x64, exact.weight, exact.bias], direction.double())
+        for one, right in zip((y, *found), (y64, *wanted), strict=True):
+            torch.testing.assert_close(one.double(), right, rtol=0.05, atol=0.02 * right.abs().max().item())
