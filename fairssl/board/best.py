@@ -16,8 +16,8 @@ def best_rows(values: Mapping[int, Mapping[int, float]], better: Literal["higher
     return {names[name] for name in found.tied}
 
 
-def ranked(means: Mapping[int, float], first: Mapping[int, bool], better: Literal["higher", "lower"]) -> dict[int, int]:
-    """1 for the best mean; equal means share a rank; those not `first` stand after all that are."""
+def ranked(means: Mapping[int, float], tiers: Mapping[int, int], better: Literal["higher", "lower"]) -> dict[int, int]:
+    """1 for the best mean; equal means share a rank; all of a lower tier stand before those of a higher one."""
     sign = -1 if better == "higher" else 1
-    places = {i: (not first[i], sign * mean) for i, mean in means.items()}
+    places = {i: (tiers[i], sign * mean) for i, mean in means.items()}
     return {i: 1 + sum(other < place for other in places.values()) for i, place in places.items()}

@@ -151,11 +151,23 @@ class BoardMaker:
         if self._tables is None:
             self._tables = [
                 replace(
-                    t, rows=tuple(replace(row, command=command_of(row.spec, row.name, row.seeds)) for row in t.rows)
+                    t,
+                    rows=tuple(replace(row, command=command_of(row.spec, row.name, row.seeds)) for row in t.rows),
+                    notes=(*self._not_run(t), *t.notes),
                 )
                 for t in self._board.tables()
             ]
         return self._tables
+
+    def _not_run(self, table: Table) -> Iterator[str]:
+        """How much of the grid is not there yet: for the table's dataset, target and attribute, and in all."""
+        if self.wanted is None or not self.missing:
+            return
+        place = (table.dataset, table.target, table.attribute)
+        n_here, missing = self.wanted.n_runs(place), self.wanted.missing_in(place, self._there)
+        n_all = self.wanted.n_runs()
+        text = f"{missing or 'none'} of the grid's {n_here} runs with target {table.target} and attribute {table.attribute}"
+        yield f"Not run yet: {text}{f', {len(self.missing)} of its {n_all} in all' if n_all > n_here else ''}."
 
     @property
     def missing(self) -> dict[str, str]:

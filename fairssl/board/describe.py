@@ -230,6 +230,8 @@ def _heading(
     if pairs:
         yield f"{pairs}."
     yield from _training(apart, usual, rows)
+    yield from _longer(rows)
+    yield from _equal_views(rows)
     yield from _not_defaults(usual, rows, told)
     yield from _neighbours(rows)
     yield from _images(usual, facts)
@@ -306,6 +308,35 @@ def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence
         yield f"Encoders trained on {', '.join(others)}, judged on this dataset."
     if any(" + " in row.images_per_step for row in rows):
         yield "Images/step: of the whole training set, or annotated + all; every image in as many views as its method takes."
+
+
+def _longer(rows: Sequence[Row]) -> Iterator[str]:
+    """Which rows trained for more epochs than asked for, since `train.min_steps` are more steps."""
+    for row in rows:
+        batches, n_steps = row.facts.get("batches") or {}, row.facts.get("n_steps")
+        train = row.spec.get("train") or {}
+        if not train.get("min_steps") or row.spec.get("pretrain"):  # the facts count the images of the dataset judged
+            continue
+        asked = train.get("epochs")
+        images = row.facts.get("n_train" if "all" in batches else "n_annotated")
+        batch = batches.get("all", batches.get("annotated"))
+        if None in (n_steps, asked, images, batch) or not batch or images < batch:
+            continue
+        done = n_steps // (images // batch)
+        if done > asked:
+            own = "images" if "all" in batches else "annotated images"
+            yield (
+                f"Trained longer than asked: {row.label}, {n_steps} steps (train.min_steps), {done} epochs of {images} {own} "
+                f"in place of {asked}."
+            )
+
+
+def _equal_views(rows: Sequence[Row]) -> Iterator[str]:
+    """That all rows take as many augmented images per step, where their batches differ."""
+    batches = [row.facts.get("batches") or {} for row in rows]
+    views = {sum(of.values()) * row.facts.get("n_views", 0) for row, of in zip(rows, batches, strict=True)}
+    if len(views) == 1 and views != {0} and len({to_json(of) for of in batches}) > 1:
+        yield f"Equal views: every row takes {min(views)} augmented images per step."
 
 
 def _trained_on(data: Mapping[str, Any]) -> str:

@@ -195,15 +195,17 @@ class Table:
 
     @cached_property
     def ranks(self) -> Mapping[tuple[int, str], int]:
-        """(index of the row, symbol) -> rank by the mean, 1 for the best; those that do not compete after those that do."""
+        """(index of the row, symbol) -> rank by the mean, 1 for the best. Rows that do not compete stand after those that do,
+        and rows that lack a seed after all others."""
         found: dict[tuple[int, str], int] = {}
         for column in (*self.columns, *self.hidden):
             if column.diagnostic:
                 continue
             means = {i: row.values[column.symbol].mean for i, row in enumerate(self.rows)}
             defined = {i: mean for i, mean in means.items() if mean is not None}
-            first = {i: self.rows[i].competes_in(column) for i in defined}
-            found |= {(i, column.symbol): rank for i, rank in ranked(defined, first, column.better).items()}
+            rows = {i: self.rows[i] for i in defined}
+            tiers = {i: 0 if row.competes_in(column) else 1 if row.is_complete else 2 for i, row in rows.items()}
+            found |= {(i, column.symbol): rank for i, rank in ranked(defined, tiers, column.better).items()}
         return found
 
     def _competing(self, column: Column) -> dict[int, dict[int, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairssl.board.markdown import markdown_text
-from fairssl.board.table import Column, Row, Table
+from fairssl.board.table import DOES_NOT_COMPETE, Column, Row, Table
 from fairssl.scoring.statistics import SeedSummary
 from fairssl.scoring.tradeoff import BestWithin, Point, best_within, hypervolume_over_seeds, pareto_front
 from fairssl.types import Undefined
@@ -21,7 +21,8 @@ class TradeOff:
 
     gap: Column
     accuracy: Column
-    front: tuple[str, ...]  # labels, by ascending gap
+    front: tuple[str, ...]  # labels, by ascending gap; one that does not compete for fairness is marked
+    left_out: tuple[str, ...]  # labels of rows that lack a seed or a value, or whose features have collapsed
     reference: Point
     area: SeedSummary
     best: tuple[BestWithin, ...]
@@ -44,14 +45,18 @@ def _of(table: Table, accuracy: Column, gap: Column) -> TradeOff | None:
     ]
     if len(rows) < 2:
         return None
-    points = {row.label: ((_mean(row, accuracy) or 0.0), (_mean(row, gap) or 0.0)) for row in rows}
-    labels = list(points)
+    labels = [f"{row.label} {DOES_NOT_COMPETE}" if row.below_majority else row.label for row in rows]
+    points = {
+        label: ((_mean(row, accuracy) or 0.0), (_mean(row, gap) or 0.0))
+        for label, row in zip(labels, rows, strict=True)
+    }
     by_seed = {seed: [_at(row, seed, accuracy, gap) for row in rows] for seed in table.seeds}
     reference = _majority(rows[0].facts), max(g for found in by_seed.values() for _, g in found)
     return TradeOff(
         gap=gap,
         accuracy=accuracy,
         front=tuple(labels[i] for i in pareto_front(list(points.values()))),
+        left_out=tuple(row.label for row in table.rows if not any(row is one for one in rows)),
         reference=reference,
         area=hypervolume_over_seeds(by_seed, reference),
         best=tuple(best_within(points, LIMITS[gap.percent])),
@@ -80,8 +85,13 @@ def sentences(one: TradeOff) -> list[str]:
     area = one.area
     spread = "" if isinstance(area.low, Undefined) else f", 95 % interval {area.low:.4f} to {area.high:.4f}"
     mean = "undefined" if isinstance(area.mean, Undefined) else f"{area.mean:.4f}"
+    found = [f"Pareto front, by ascending {one.gap.heading}: {', '.join(one.front)}."]
+    if one.left_out:
+        found.append(f"Left out, for want of a seed or a value or as collapsed: {', '.join(one.left_out)}.")
+    if any(label.endswith(DOES_NOT_COMPETE) for label in (*one.front, *(best.name or "" for best in one.best))):
+        found.append(f"{DOES_NOT_COMPETE}: no more accurate than always saying the larger class.")
     return [
-        f"Pareto front, by ascending {one.gap.heading}: {', '.join(one.front)}.",
+        *found,
         f"Hypervolume {mean}{spread} over the seeds; reference point {one.accuracy.heading} {one.accuracy.show(a)} (the "
         f"larger class), {one.gap.heading} {one.gap.show(g)} (the largest of any run).",
     ]

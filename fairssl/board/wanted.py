@@ -26,6 +26,14 @@ class Wanted:
         run = self._runs.get(identity_of(spec))
         return None if run is None else run.label
 
+    def n_runs(self, place: tuple[str, str, str] | None = None) -> int:
+        """How many runs it has, in all or of a dataset, target and attribute."""
+        return sum(place in (None, _place(run)) for run in self._runs.values())
+
+    def missing_in(self, place: tuple[str, str, str], there: Collection[str]) -> int:
+        """How many of these are not among those that are there."""
+        return sum(_place(run) == place and identity not in there for identity, run in self._runs.items())
+
     def missing(self, there: Collection[str]) -> dict[str, str]:
         """Identity -> name, of runs whose `identity_of` is not among those that are there. Not their keys: these depend on the
         content of the data, and a board is the same on a machine that has no data."""
@@ -35,6 +43,11 @@ class Wanted:
 def wanted_of_grid(grid: str) -> Wanted:
     """The runs of a grid file, or of a grid that comes with fairssl."""
     return Wanted(grid, resolve_all(load_grid(grid), allow_absent=True).runs)
+
+
+def _place(run: Run) -> tuple[str, str, str]:
+    data = run.spec.data
+    return data.dataset, data.target, data.attribute
 
 
 def identity_of(spec: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ A point is (accuracy, gap), both fractions: higher accuracy and lower gap are be
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,8 +63,15 @@ def hypervolume(points: Sequence[Point], reference: Point = WORST) -> float:
 def hypervolume_over_seeds(
     points: Mapping[int, Sequence[Point]], reference: Point = WORST, level: float = 0.95
 ) -> SeedSummary:
-    """Mean, standard deviation and t interval of the hypervolume over seeds; `points` holds each seed's points."""
-    return summarize([hypervolume(found, reference) for found in points.values()], level)
+    """Mean, standard deviation and t interval of the hypervolume over seeds; `points` holds each seed's points.
+
+    The interval ends at 0 and at (1 - accuracy) x gap of the reference, beyond which no hypervolume lies.
+    """
+    found = summarize([hypervolume(of_seed, reference) for of_seed in points.values()], level)
+    if isinstance(found.low, Undefined) or isinstance(found.high, Undefined):
+        return found
+    largest = (1 - reference[0]) * reference[1]
+    return replace(found, low=max(found.low, 0.0), high=min(found.high, largest))
 
 
 def best_within(points: Mapping[str, Point], limits: Sequence[float]) -> list[BestWithin]:

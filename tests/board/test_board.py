@@ -24,6 +24,7 @@ from fairssl.board.markdown import to_markdown
 from fairssl.board.rows import Board, build
 from fairssl.board.table import Cell, SeedStats, Table
 from fairssl.board.terminal import show
+from fairssl.board.tradeoff import to_tradeoff_markdown
 from fairssl.store.record import Record, State
 from fairssl.types import UserError
 
@@ -155,6 +156,46 @@ def test_a_row_no_better_than_the_larger_class_does_not_compete_for_fairness() -
     assert "- random: accuracy is not two standard errors above the larger class's 50.00 %: does not compete" in text
     worse = [record(spec("b", s), {"Acc": 0.40 + s / 100, "ED": 0.1}, cells=LARGE) for s in range(3)]
     assert cells(one([*low, *worse]))["random"]["Acc"].startswith("**50.35")
+
+
+def test_a_row_that_lacks_a_seed_ranks_after_every_complete_one() -> None:
+    """Also after one that does not compete for fairness, and in every metric."""
+    low = [record(spec("random", s), {"Acc": 0.5025 + s / 1000, "ED": 0.3}, cells=LARGE) for s in range(2)]
+    good = [record(spec("a", s), {"Acc": 0.80 + s / 100, "ED": 0.2}, cells=LARGE) for s in range(2)]
+    lacking = [record(spec("b", 1), {"Acc": 0.9, "ED": 0.1}, cells=LARGE)]
+    rows = to_long_rows(one([*low, *good, *lacking]))
+    for metric, wanted in (("ED", {"a": 1, "random": 2, "b": 3}), ("Acc", {"a": 1, "random": 2, "b": 3})):
+        assert {row["method"]: row["rank"] for row in rows if row["metric"] == metric} == wanted
+
+
+def test_a_trade_off_says_what_it_leaves_out_and_marks_what_does_not_compete() -> None:
+    low = [record(spec("random", s), {"Acc": 0.5025, "ED": 0.01}, cells=LARGE) for s in range(3)]
+    good = [record(spec("a", s), {"Acc": 0.80, "ED": 0.1 + 0.09 * (s == 2)}, cells=LARGE) for s in range(3)]
+    lacking = [record(spec("b", 1), {"Acc": 0.9, "ED": 0.05}, cells=LARGE)]
+    text = to_tradeoff_markdown(one([*low, *good, *lacking]))
+    ed = text.partition("### Acc against ΔED")[2].partition("###")[0]
+    assert "Pareto front, by ascending ΔED: random †, a." in ed
+    assert "Left out, for want of a seed or a value or as collapsed: b." in ed
+    assert "†: no more accurate than always saying the larger class." in ed
+    assert "| 2.00 | random † | 50.25 | 1.00 |" in ed and "| 15.00 | a | 80.00 | 13.00 |" in ed
+    assert "95 % interval 0.0000 to" in ed  # a t interval alone would begin below 0, where no area is
+
+
+def test_a_caption_says_who_trained_longer_than_asked() -> None:
+    facts = {**FACTS, "batches": {"annotated": 128}, "n_steps": 402, "n_views": 2}
+    longer = [record(spec("ce", train={"min_steps": 400}), facts=facts)]
+    said = "Trained longer than asked: ce, 402 steps (train.min_steps), 134 epochs of 500 annotated images in place of 100."
+    assert said in to_markdown(one(longer))
+    enough = [record(spec("ce", train={"min_steps": 300}), facts={**facts, "n_steps": 300})]
+    assert "longer than asked" not in to_markdown(one(enough))
+
+
+def test_a_caption_says_where_all_rows_see_as_many_views() -> None:
+    batches = {"simclr": {"all": 256}, "sofclr": {"all": 128, "annotated": 128}}
+    equal = [record(spec(m), facts={**FACTS, "batches": batches[m], "n_views": 2}) for m in batches]
+    assert "Equal views: every row takes 512 augmented images per step." in to_markdown(one(equal))
+    alone = to_markdown(one(equal[:1]))
+    assert "Equal views" not in alone
 
 
 def test_two_standard_errors_by_hand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import html
 import io
 import json
 import os
@@ -185,7 +186,10 @@ def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys
     assert said.count("not run: byol synthfaces/attractive/male seed") == 2
     manifest = json.loads((out / "manifest.json").read_text())
     assert sorted(run["state"] for run in manifest["runs"].values()) == ["missing", "missing", "ok", "ok"]
-    assert "sofclr" not in (out / "table.md").read_text()
+    for name in ("table.md", "table.tex", "index.html"):
+        text = html.unescape((out / name).read_text())
+        assert "sofclr" not in text
+        assert "Not run yet: 2 of the grid's 4 runs with target attractive and attribute male." in text, name
     assert cli.run(["board", "verify", str(out)]) == 0
     assert capsys.readouterr().out.count("was not run") == 2
 

@@ -504,6 +504,13 @@ def test_a_caption_says_the_settings_that_are_not_the_defaults(here: Call, tmp_p
     assert f"{said}probe.kind=knn, probe.neighbours=1000." in knn
     assert "a tie, a score of exactly 0.5, is y = 0." in knn
     assert "kNN of simclr: there are 64 training images, all of which vote, in place of 1000 neighbours." in knn
+    longer = (
+        "Trained longer than asked: ce, 400 steps (train.min_steps), 200 epochs of 32 annotated images in place of 1."
+    )
+    assert longer in table("--method", "ce") and longer in table("--method", "ce,simclr")
+    assert "Equal views: every row takes 64 augmented images per step." in table(
+        "--method", "simclr,sofclr", "--equal-views"
+    )
     rows = json.loads(here(*words, "--method", "sofclr", "--set", "adversary.weight=0", "--json")[0])
     assert rows[0]["settings"] == {"adversary.weight": 0}
     here("board", "build", "runs", "--out", "board")

@@ -1,5 +1,6 @@
 """Statistics over seeds, tests between methods, and trade-offs: values by hand, independent versions, properties."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -262,9 +263,11 @@ def test_front_and_area_agree_with_the_slow_versions(seed):
 
 def test_area_over_seeds():
     found = hypervolume_over_seeds({0: [(0.8, 0.1)], 1: [(0.7, 0.1), (0.6, 0.0)]}, (0.5, 0.5))
-    assert found == summarize(
-        [hypervolume([(0.8, 0.1)], (0.5, 0.5)), hypervolume([(0.7, 0.1), (0.6, 0.0)], (0.5, 0.5))]
-    )
+    plain = summarize([hypervolume([(0.8, 0.1)], (0.5, 0.5)), hypervolume([(0.7, 0.1), (0.6, 0.0)], (0.5, 0.5))])
+    assert plain.low < 0 and plain.high > 0.25  # where no area of (1 - .5) x .5 lies
+    assert found == replace(plain, low=0.0, high=0.25)
+    narrow = {seed: [(0.8 + seed / 1000, 0.1)] for seed in range(4)}
+    assert hypervolume_over_seeds(narrow) == summarize([hypervolume(points) for points in narrow.values()])
     assert isinstance(hypervolume_over_seeds({0: [(0.8, 0.1)]}).low, Undefined)
 
 
