@@ -28,13 +28,16 @@ def index_of(folder: Path) -> str:
         "Each folder is a board that `fairssl board build` wrote: records, per-sample predictions, tables and a page. Nothing",
         "in it is edited by hand. `fairssl board verify FOLDER` computes every number again from the predictions.",
         "",
+        "`fairssl bench --grid GRID --out RUNS` and `fairssl board build RUNS --grid GRID --out FOLDER` make a board of a grid again,",
+        "and the grid's file says what else was asked for; the command of each row is in `table.csv`.",
+        "",
     ]
     boards = boards_in(folder)
     if not boards:
         raise UserError(
             f"{folder} holds no boards; make one below it: fairssl board build RUNS_DIR --out {folder / 'NAME'}"
         )
-    lines += ["| Board | Tables | Runs | Metrics | Files |", "| --- | --- | ---: | --- | --- |"]
+    lines += ["| Board | Grid | Tables | Runs | Metrics | Files |", "| --- | --- | --- | ---: | --- | --- |"]
     lines += [f"| {' | '.join(_line(board))} |" for board in boards]
     return "\n".join(lines) + "\n"
 
@@ -45,6 +48,8 @@ def _line(board: Path) -> Iterator[str]:
     states = [str(run.get("state")) for run in manifest["runs"].values()]
     missing = sum(state != "ok" for state in states)
     yield f"[{markdown_text(name)}]({name}/table.md)"
+    grid = manifest.get("grid")
+    yield "-" if grid is None else markdown_text(str(grid))
     yield ", ".join(titles(board))
     yield f"{len(states) - missing}" + (f" of {len(states)}" if missing else "")
     metrics = manifest.get("metrics")

@@ -82,7 +82,7 @@ def test_boards_are_indexed_and_their_tables_put_between_markers(
     assert "old" not in text and "| simclr |" in text and "kept" in text and text.startswith("before\n")
     assert grid_of_board(boards / "mine") in text
     index = (boards / "README.md").read_text()
-    assert "[mine](mine/table.md) | synthfaces: target attractive, attribute male | 2 |" in index
+    assert "[mine](mine/table.md) | - | synthfaces: target attractive, attribute male | 2 |" in index
     assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
     assert capsys.readouterr().out == "nothing changed\n"
     assert cli.run(["board", "index", str(tmp_path / "none")]) == 2
