@@ -123,8 +123,9 @@ class UTKFace(Dataset):
         of the images, all three shrink in proportion. More groups: validation and test take a fifth of the smallest
         gender x group from each, at most `n_eval`, and training all the rest.
         With `split_by` the groups of that attribute decide all this, and the images have the groups of `attribute`.
-        The splits depend on `split_seed` and the images' names, not on where they lie or in which order.
-        Counts that are not the paper's, shrunken or asked for, are departures. Errors: `UserError` if a gender x group is too small to be in every split.
+        The splits depend on `split_seed` and the images' names, not on where they lie or in which order. Counts that are not
+        the paper's, shrunken or asked for, are departures. Errors: `UserError` if a gender x group is too small to be in
+        every split.
         """
         files, said = _find(root)
         with files:
