@@ -62,9 +62,9 @@ registries: dict[str, Registry[Any]] = {r.kind: r for r in (methods, objectives,
 assert tuple(registries) == KINDS
 
 
-def by_kind(kind: str) -> Registry[Any]:
-    """The registry of a kind written in singular or plural."""
+def by_kind(kind: str, *more: str) -> Registry[Any]:
+    """The registry of a kind written in singular or plural. `more`: what else a message may offer."""
     for name, registry in registries.items():
         if kind in (name, name.removesuffix("s")):
             return registry
-    raise UserError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)}")
+    raise UserError(f"unknown kind {kind!r}{did_you_mean(kind, [*KINDS, *more])}")

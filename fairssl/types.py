@@ -91,7 +91,8 @@ class Split:
 class Splits:
     """Train, validation and test of one (dataset, target, attribute), disjoint; plus what a reader should know.
 
-    `departures` and `notes` are one line each, said once per bench and kept in the record.
+    `departures` and `notes` are one line each, said once per bench and kept in the record. What they say of each `target x
+    group` is of the attribute that `load` was asked for: where attributes are combined, its name stands in place of `group`.
     """
 
     train: Split

@@ -57,6 +57,22 @@ def differing(mappings: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(name for name in names if len({mapping.get(name) for mapping in mappings}) > 1)
 
 
+def what_differs(identities: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Of each `table_identity`, what sets it apart from the others, with parameters of the data as `--set` names them. The
+    fingerprint, which nobody has typed, is left out where the rest tells them all apart."""
+    names = differing(identities)
+    typed = [name for name in names if name != "fingerprint"]
+    if len({tuple(one.get(name) for name in typed) for one in identities}) == len(identities):
+        names = typed
+
+    def told(one: Mapping[str, str], name: str) -> tuple[str, str]:
+        if name.startswith("params."):
+            return f"data.{name.removeprefix('params.')}", one.get(name, "default")
+        return name, one.get(name, "none")
+
+    return [dict(told(one, name) for name in names) for one in identities]
+
+
 def composition(row: Row) -> dict[str, str]:
     """The row's method and settings as text by name, with names as `--set` writes them."""
     method = row.spec["method"]

@@ -12,7 +12,10 @@ from fairssl.board.markdown import markdown_text
 from fairssl.store.files import whole_file
 from fairssl.types import UserError
 
-_MARKER = re.compile(r"(<!-- board (?P<name>[\w.-]+)(?: table (?P<number>\d+))? -->\n).*?(<!-- end of board -->)", re.S)
+_START = r"<!-- board (?P<name>[\w.-]+)(?: table (?P<number>\d+))? -->"
+_END = "<!-- end of board -->"
+_ONE = re.compile(f"{_START}|{_END}")
+_MARKER = re.compile(f"({_START}\\n).*?({_END})", re.S)
 
 
 def boards_in(folder: Path) -> list[Path]:
@@ -87,16 +90,36 @@ def with_boards(text: str, folder: Path) -> str:
         <!-- board NAME -->
         <!-- end of board -->
 
-    or `<!-- board NAME table 2 -->`. A marker of a board that is not published stays as it is.
+    or `<!-- board NAME table 2 -->`. A board that the folder lacks, a marker without its other one, or no marker at all:
+    `UserError`.
     """
+    _check_markers(text)
 
     def filled(found: re.Match[str]) -> str:
         board = folder / found["name"]
         if not (board / "manifest.json").is_file():
-            return found.group()
+            there = ", ".join(path.name for path in boards_in(folder))
+            raise UserError(f"<!-- board {found['name']} -->: {folder} has no board {found['name']!r}, only {there}")
         return f"{found[1]}{grid_of_board(board, int(found['number'] or 1))}{found[4]}"
 
     return _MARKER.sub(filled, text)
+
+
+def _check_markers(text: str) -> None:
+    """Refuse a text in which start and end do not take turns, each on a line of its own."""
+    open_marker = ""
+    for found in _ONE.finditer(text):
+        if (found.group() == _END) != bool(open_marker):
+            wrong = open_marker or found.group()
+            lacks = f"no line {_END} after it" if open_marker else "no line <!-- board NAME --> before it"
+            raise UserError(f"{wrong} has {lacks}; add it")
+        open_marker = "" if open_marker else found.group()
+        if open_marker and not text.startswith("\n", found.end()):
+            raise UserError(f"{open_marker} does not end its line; put {_END} on the next one")
+    if open_marker:
+        raise UserError(f"{open_marker} has no line {_END} after it; add it")
+    if not _ONE.search(text):
+        raise UserError(f"no line <!-- board NAME --> says where a table goes; add it, and {_END} on the next line")
 
 
 def write_index(folder: Path, readme: Path | None = None) -> list[Path]:
@@ -109,6 +132,8 @@ def write_index(folder: Path, readme: Path | None = None) -> list[Path]:
             texts[readme] = with_boards(readme.read_text(encoding="utf-8"), folder)
         except OSError as error:
             raise UserError(f"{readme} cannot be read: {error.strerror}") from error
+        except UserError as error:
+            raise UserError(f"{readme}: {error}") from error
     changed = []
     for path, text in texts.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairssl.board.competing import below_majority, collapsed
-from fairssl.board.describe import by_seed, differing, make_table, table_identity
+from fairssl.board.describe import by_seed, make_table, table_identity, what_differs
 from fairssl.board.names import in_paper_order
 from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, SeedStats, Table, Tier
 from fairssl.scoring import inside_floor
@@ -128,9 +128,8 @@ class Board:
         tables = []
         for place in sorted(places):
             siblings = [places[place][name] for name in sorted(places[place])]
-            apart_in = differing([apart for apart, _ in siblings])
-            for apart, groups in siblings:
-                differs = {name: apart.get(name, "none") for name in apart_in}
+            told = what_differs([apart for apart, _ in siblings])
+            for (apart, groups), differs in zip(siblings, told, strict=True):
                 seeds = tuple(sorted({seed for group in groups for seed in group.runs}))
                 newest = max((run.leak_version for group in groups for run in group.runs.values()), default=0)
                 rows = [self._row(group, seeds, newest) for group in groups]

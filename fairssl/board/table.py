@@ -180,7 +180,9 @@ class Table:
 
     @property
     def title(self) -> str:
-        apart = "".join(f", {name} {value}" for name, value in self.differs.items())
+        apart = "".join(
+            f", {name}{'=' if name.startswith('data.') else ' '}{value}" for name, value in self.differs.items()
+        )
         return f"{self.dataset}: target {self.target}, attribute {self.attribute}{apart}"
 
     @cached_property

@@ -7,11 +7,12 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from fairssl.registry import did_you_mean, first_sentence
-from fairssl.types import KINDS, UserError
+from fairssl.registry import first_sentence
+from fairssl.types import UserError
 
 SETTINGS = ("train", "probe")  # what --set reaches in every run
 
@@ -29,10 +30,7 @@ def describe(kind: str, name: str | None) -> dict[str, Any]:
         return _grid(_needed("grid", name))
     from fairssl import kinds
 
-    known = [*KINDS, "grids", *SETTINGS]
-    if kind not in (*KINDS, *(one.removesuffix("s") for one in KINDS)):
-        raise UserError(f"unknown kind {kind!r}{did_you_mean(kind, known)}")
-    one = kinds.by_kind(kind).one
+    one = kinds.by_kind(kind, "grids", *SETTINGS).one
     name = _needed(one, name)
     return _method(name) if one == "method" else _PLUGINS[one](name)
 
@@ -220,14 +218,12 @@ def _grid(name: str) -> dict[str, Any]:
 
     requests, path = load_grid(name), grid_file(name)
     plan = resolve_all(requests, allow_absent=True)
-    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8-sig").splitlines())
-    comment = re.sub(r"\.\n", ".\n\n", "\n".join(line.lstrip("# ") for line in lines))  # a full stop ends a paragraph
-    summary, _, rest = _unwrapped(comment).partition(". " if ". " in comment.partition("\n\n")[0] else "\n\n")
+    summary, rest = grid_comment(path)
     specs = [run.spec for run in plan.runs]
     return {
         "kind": "grid",
         "name": name,
-        "summary": f"{summary}." if rest and not summary.endswith(".") else summary,
+        "summary": summary,
         "description": rest,
         "file": str(path),
         "runs": len(plan.runs),
@@ -239,10 +235,22 @@ def _grid(name: str) -> dict[str, Any]:
         "seeds": sorted({spec.seed for spec in specs}),
         "not_on_this_machine": sorted(plan.absent),
         "settings": [
-            {"set" if key == "assignments" else key: value for key, value in vars(request).items() if value is not None}
+            {
+                "set" if key == "assignments" else key: value
+                for key, value in vars(request).items()
+                if value is not None and key != "files"  # which file says it: `file`, of every key
+            }
             for request in requests
         ],
     }
+
+
+def grid_comment(path: Path) -> tuple[str, str]:
+    """The first sentence of the comment that a grid file begins with, and the rest."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8-sig").splitlines())
+    comment = re.sub(r"\.\n", ".\n\n", "\n".join(line.lstrip("# ") for line in lines))  # a full stop ends a paragraph
+    summary, _, rest = _unwrapped(comment).partition(". " if ". " in comment.partition("\n\n")[0] else "\n\n")
+    return f"{summary}." if rest and not summary.endswith(".") else summary, rest
 
 
 def parameters(part: Any, label: str) -> list[dict[str, Any]]:

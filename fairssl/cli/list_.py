@@ -1,4 +1,4 @@
-"""`fairssl list`: every plugin by kind. Imports neither torch nor any plugin but the methods, which are data."""
+"""`fairssl list`: every plugin by kind, and the grids. Imports neither torch nor any plugin but the methods, which are data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ FACTS = {
     "theory": "theory",
 }
 NOT_STATED = "-"
+GRIDS = "grids"  # a kind that is no plugin
 
 
 def list_(
     kind: str | None = typer.Argument(
-        None, help="methods, objectives, heads, encoders, datasets or metrics, in singular or plural. Default: all."
+        None,
+        help="methods, objectives, heads, encoders, datasets, metrics or grids, in singular or plural. Default: all.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print a list of objects."),
 ) -> None:
-    """What there is: methods with the columns of the paper's first table, and every other kind of plugin.
+    """What there is: methods with the columns of the paper's first table, every other kind of plugin, and grids.
 
     Files are read and not run: a plugin of which only an import tells that it fails is found by `fairssl doctor`.
 
@@ -39,7 +41,9 @@ def list_(
     """
     from fairssl import kinds, registry
 
-    wanted = [kinds.by_kind(kind).kind] if kind else list(kinds.registries)
+    wanted = [*kinds.registries, GRIDS]
+    if kind:
+        wanted = [GRIDS if kind in (GRIDS, "grid") else kinds.by_kind(kind, GRIDS).kind]
     rows = {name: list(_rows(name)) for name in wanted}
     for package in registry.packages():
         if package.fault:
@@ -58,9 +62,12 @@ def list_(
 
 
 def _rows(kind: str) -> Iterator[dict[str, Any]]:
-    """One object per plugin; a broken one has its cause under "broken", the others null there."""
+    """One object per plugin or grid; a broken one has its cause under "broken", the others null there."""
     from fairssl import kinds, registry
 
+    if kind == GRIDS:
+        yield from _grids()
+        return
     one = kinds.by_kind(kind)
     for short, places in sorted(one.offers().items()):
         for place in places:
@@ -76,6 +83,15 @@ def _rows(kind: str) -> Iterator[dict[str, Any]]:
             yield {**row, **_method_facts(name, row)} if kind == "methods" else row
     if kind == "methods":
         yield from _bare_objectives()
+
+
+def _grids() -> Iterator[dict[str, Any]]:
+    from fairssl.cli._describe import grid_comment
+    from fairssl.plan.request import grid_names
+
+    for name, path in sorted(grid_names().items()):
+        fairssl = {"package": "fairssl", "module": None, "broken": None}
+        yield {"name": name, "kind": "grid", "summary": grid_comment(path)[0], **fairssl}
 
 
 def _method_facts(name: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -115,10 +115,27 @@ def check_outline(
             raise
         raise read_fault(data.dataset, error, root) from error
     if splits is None:
+        _check_combination(source, card, data, root)
         return None
     splits = _with_all_groups(splits, card, data)
     check_splits(data, splits, getattr(source.config, "min_cell", MIN_CELL))
     return splits
+
+
+def _check_combination(source: Dataset, card: Card, data: DataSpec, root: Path | None) -> None:
+    """Refuse a combination of attributes of which no image at all has some target x group: then no test split has it."""
+    names = combined(card, data.attribute)
+    min_cell: int = getattr(source.config, "min_cell", MIN_CELL)
+    labels = source.labels(root) if len(names) > 1 and min_cell else None
+    if labels is None or not {data.target, *names} <= labels.keys():
+        return
+    target, sizes = labels[data.target], [len(card.attributes[name]) for name in names]
+    codes = np.stack([labels[name] for name in names])
+    known = (codes >= 0).all(axis=0)
+    groups = np.ravel_multi_index(tuple(codes[:, known]), tuple(sizes))
+    for y, (a, group) in itertools.product((0, 1), enumerate(groups_of(card, data.attribute))):
+        if not ((target[known] == y) & (groups == a)).any():
+            raise UserError(small_cell(data, 0, y, group, min_cell))
 
 
 def _load(source: Dataset, card: Card, data: DataSpec, root: Path | None, progress: Progress) -> Splits:
@@ -135,7 +152,24 @@ def _with_all_groups(splits: Splits, card: Card, data: DataSpec) -> Splits:
         n_groups = len(card.attributes[name])
         train, val, test = (crossed(getattr(splits, part), name, n_groups, data) for part in PARTS)
         splits = replace(splits, train=train, val=val, test=test)
-    return replace(splits, groups=groups_of(card, data.attribute)) if others else splits
+    if not others:
+        return splits
+    first = combined(card, data.attribute)[0]  # the dataset was asked for it alone, and speaks of it
+
+    def told(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(text.replace(" x group", f" x {first}") for text in texts)
+
+    splits = replace(splits, groups=groups_of(card, data.attribute), departures=told(splits.departures))
+    return replace(splits, notes=(*told(splits.notes), _sizes_of_combinations(data, splits)))
+
+
+def _sizes_of_combinations(data: DataSpec, splits: Splits) -> str:
+    """What a combination's cells hold, since a dataset balances at most the groups of one attribute."""
+    ranges = []
+    for part, what in (("val", "validation"), ("test", "test")):
+        counts = _cell_counts(getattr(splits, part), len(splits.groups))
+        ranges.append(f"{counts.min():,} to {counts.max():,} {what} images")
+    return f"combination: {' and '.join(ranges)} of each {data.target} x {data.attribute}"
 
 
 def crossed(split: Split, name: str, n_groups: int, data: DataSpec) -> Split:
@@ -236,9 +270,14 @@ def _check_targets(data: DataSpec, found: Mapping[str, Split]) -> None:
 
 def smallest_cell(splits: Splits) -> tuple[int, int, int]:
     """The target x group with the fewest test images: how many, its target, its group. Unknown groups are in no cell."""
-    test = splits.test
-    cells = np.ndindex(2, len(splits.groups))
-    return min((int(((test.target == y) & (test.group == a)).sum()), y, a) for y, a in cells)
+    counts = _cell_counts(splits.test, len(splits.groups))
+    return min((int(counts[y, a]), y, a) for y, a in np.ndindex(counts.shape))
+
+
+def _cell_counts(split: Split, n_groups: int) -> np.ndarray:
+    """int64 (2, G): images of each target x group."""
+    cells = np.ndindex(2, n_groups)
+    return np.array([((split.target == y) & (split.group == a)).sum() for y, a in cells]).reshape(2, n_groups)
 
 
 def min_cell_note(data: DataSpec, splits: Splits) -> str:
@@ -254,8 +293,14 @@ def min_cell_note(data: DataSpec, splits: Splits) -> str:
 
 def small_cell(data: DataSpec, n: int, target: int, group: str, min_cell: int) -> str:
     """What is said of a test cell that is too small."""
+    where = f"of {data.target} = {target} and {data.attribute} = {printable(group)!r}"
+    if not n and data.attribute.count("+"):  # one of the attributes may follow from the others: no image has that
+        return (
+            f"{data.dataset}: no test image is {where}, so no gap over all groups is defined; combine other attributes, or "
+            "choose one of them"
+        )
     return (
-        f"{data.dataset}: the test split has {counted(n, 'image')} of {data.target} = {target} and {data.attribute} = "
-        f"{printable(group)!r}, fewer than {min_cell}: one image would move a rate by {100 / max(n, 1):.0f} points. Add "
-        f"images, choose another --target or --attr, or lower it with --set data.min_cell={n}"
+        f"{data.dataset}: the test split has {counted(n, 'image')} {where}, fewer than {min_cell}: one image would move a "
+        f"rate by {100 / max(n, 1):.0f} points. Add images, choose another --target or --attr, or lower it with "
+        f"--set data.min_cell={n}"
     )

@@ -120,10 +120,12 @@ def grid_names() -> dict[str, Path]:
 
 def grid_file(name: str) -> Path:
     """The file of a grid that is named by its path, or of one that comes with fairssl."""
+    known = grid_names()
+    if not name.strip():
+        raise UserError(f"--grid {name!r} is empty; name a TOML file, or a grid of fairssl's: {', '.join(known)}")
     path = user_path(name)
     if path.is_file():
         return path
-    known = grid_names()
     if name not in known:
         raise UserError(f"--grid {name!r} is no file and no grid of fairssl's{did_you_mean(name, known)}")
     return known[name]

@@ -17,7 +17,7 @@ says nothing. A probe that leans on it is wrong about whole groups, and loses ac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import NormalDist
 
@@ -30,6 +30,7 @@ NAMES = ("male", "young", "attractive", "big_nose", "bags_under_eyes")
 FLATTERING = {"young", "attractive"}  # in CelebA these two go together, and against the other three
 OTHER_NOISE = 0.5  # of the attributes that are neither target nor group
 CHUNK_PIXELS = 1 << 16  # drawn at once: a chunk's float32 planes then stay in the cache
+OUTLINED = 1 << 14  # faces whose labels are drawn at once
 STREAMS = {"train": 0, "val": 1, "test": 3}  # 2 was the test split while the drawing was made; 3 was seen by no choice
 N_COLUMNS = 80  # uniform numbers set aside per face
 
@@ -99,37 +100,66 @@ class SynthFaces(Dataset):
 
         Training draws group and target at random, validation and test hold every cell exactly equally often.
         """
-        c = self.config
-        counts = {"train": c.n_train, "val": 4 * c.n_val_per_cell, "test": 4 * c.n_test_per_cell}
+        counts = self._counts()
         total, done = sum(counts.values()), 0
-        splits = {}
+        images, labels = {}, {}
         for part, n in counts.items():
-            images = np.empty((n, 3, image_size, image_size), np.uint8)
-            labels = np.empty((n, len(NAMES)), np.int64)
-            bits = np.random.PCG64(np.random.SeedSequence((split_seed, STREAMS[part])))
+            images[part] = np.empty((n, 3, image_size, image_size), np.uint8)
+            labels[part] = np.empty((n, len(NAMES)), np.int64)
             step = max(1, CHUNK_PIXELS // image_size**2)
-            for start in range(0, n, step):
-                rows = np.arange(start, min(start + step, n))
-                draw = _Draw(bits, len(rows))
-                labels[rows] = self._labels(draw, rows, target, attribute, balanced=part != "train")
-                images[rows] = _render(_look(self._strengths(draw, labels[rows], target, attribute), draw), image_size)
+            for rows, draw in _chunks(part, split_seed, n, step):
+                some = self._labels(draw, rows, target, attribute, balanced=part != "train")
+                look = _look(self._strengths(draw, some, target, attribute), draw)
+                labels[part][rows], images[part][rows] = some, _render(look, image_size)
                 done += len(rows)
                 progress("drawing faces", done, total)
-            place = f"{self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.cue_size} {c.group_noise}"
-            splits[part] = Split(
-                images=images,
-                target=labels[:, NAMES.index(target)].copy(),
-                group=labels[:, NAMES.index(attribute)].copy(),
+        return self._splits(images, labels, target, attribute, split_seed)
+
+    def outline(
+        self,
+        root: Path | None,
+        target: str,
+        attribute: str,
+        split_seed: int = 0,
+        unreadable: Collection[str] = (),
+        progress: Progress = silent,
+    ) -> Splits:
+        """As `Dataset.outline`: every face's labels are drawn before its pixels."""
+        images, labels = {}, {}
+        for part, n in self._counts().items():
+            images[part] = np.empty((n, 0), np.uint8)
+            labels[part] = np.empty((n, len(NAMES)), np.int64)
+            for rows, draw in _chunks(part, split_seed, n, OUTLINED):
+                labels[part][rows] = self._labels(draw, rows, target, attribute, balanced=part != "train")
+        return self._splits(images, labels, target, attribute, split_seed)
+
+    def _counts(self) -> dict[str, int]:
+        """How many faces each split has."""
+        c = self.config
+        return {"train": c.n_train, "val": 4 * c.n_val_per_cell, "test": 4 * c.n_test_per_cell}
+
+    def _splits(
+        self,
+        images: Mapping[str, np.ndarray],
+        labels: Mapping[str, np.ndarray],
+        target: str,
+        attribute: str,
+        split_seed: int,
+    ) -> Splits:
+        """The splits of images uint8 (n, ...) and labels int64 (n, 5) of each part."""
+        c = self.config
+        place = f"{self.version} {split_seed} {target} {attribute} {c.correlation} {c.cue_noise} {c.cue_size} {c.group_noise}"
+        train, val, test = (
+            Split(
+                images=images[part],
+                target=labels[part][:, NAMES.index(target)].copy(),
+                group=labels[part][:, NAMES.index(attribute)].copy(),
                 ids=tuple(_hash(f"synthfaces {place} {part}-{i:05d}", 12) for i in range(n)),
-                attributes={name: labels[:, i].copy() for i, name in enumerate(NAMES)},
+                attributes={name: labels[part][:, i].copy() for i, name in enumerate(NAMES)},
             )
-        return Splits(
-            train=splits["train"],
-            val=splits["val"],
-            test=splits["test"],
-            groups=self.card.attributes[attribute],
-            notes=(self._note(target, attribute),),
+            for part, n in self._counts().items()
         )
+        return Splits(train, val, test, groups=self.card.attributes[attribute], notes=(self._note(target, attribute),))
 
     def _labels(self, draw: _Draw, rows: np.ndarray, target: str, attribute: str, balanced: bool) -> np.ndarray:
         """(n, 5) of 0 and 1: fair coins, but for the target: tied to the group, or both set by the row's cell."""
@@ -162,6 +192,14 @@ class SynthFaces(Dataset):
             f"validation 4 x {c.n_val_per_cell}, test 4 x {c.n_test_per_cell}, balanced; "
             f"the target's own cue allows {best:.1%} accuracy"
         )
+
+
+def _chunks(part: str, split_seed: int, n: int, step: int) -> Iterator[tuple[np.ndarray, _Draw]]:
+    """Positions of at most `step` of a split's n faces, and their numbers, which are the same whatever `step` is."""
+    bits = np.random.PCG64(np.random.SeedSequence((split_seed, STREAMS[part])))
+    for start in range(0, n, step):
+        rows = np.arange(start, min(start + step, n))
+        yield rows, _Draw(bits, len(rows))
 
 
 def _hash(text: str, length: int) -> str:

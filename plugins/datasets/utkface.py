@@ -49,6 +49,7 @@ ATTRIBUTES = {
     "ethnicity5": ("White", "Black", "Asian", "Indian", "Others"),
     "age4": ("<=20", "21-35", "36-60", ">60"),
 }
+N_TRAIN, N_EVAL = 10_000, 800  # the paper's training images, and those of each gender x group in validation and test
 SplitBy = Literal["ethnicity", "age", "ethnicity5", "age4"]
 SKEW = {  # thousandths of the training images by (female, male) x group: the paper's 1000, 4000, 4000, 1000 and so on
     "ethnicity": ((100, 400), (400, 100)),
@@ -80,9 +81,9 @@ class UTKFace(Dataset):
     )
 
     class Config(DatasetConfig):
-        n_train: int = Field(10_000, ge=10)
+        n_train: int = Field(N_TRAIN, ge=10)
         """Training images, where the attribute has two groups."""
-        n_eval: int = Field(800, ge=1)
+        n_eval: int = Field(N_EVAL, ge=1)
         """Images per gender x group in validation, and as many in test."""
         split_by: SplitBy | None = None
         """Attribute by whose groups images go to the splits; None: the one that is asked for."""
@@ -122,8 +123,9 @@ class UTKFace(Dataset):
         of the images, all three shrink in proportion. More groups: validation and test take a fifth of the smallest
         gender x group from each, at most `n_eval`, and training all the rest.
         With `split_by` the groups of that attribute decide all this, and the images have the groups of `attribute`.
-        The splits depend on `split_seed` and the images' names, not on where they lie or in which order.
-        Shrunken counts are departures. Errors: `UserError` if a gender x group is too small to be in every split.
+        The splits depend on `split_seed` and the images' names, not on where they lie or in which order. Counts that are not
+        the paper's, shrunken or asked for, are departures. Errors: `UserError` if a gender x group is too small to be in
+        every split.
         """
         files, said = _find(root)
         with files:
@@ -137,7 +139,7 @@ class UTKFace(Dataset):
         cell, n_groups = people.group(by)[order], len(ATTRIBUTES[by])
         members = [[order[(people.gender[order] == y) & (cell == a)] for a in range(n_groups)] for y in (0, 1)]
         sizes = np.array([[len(m) for m in row] for row in members])
-        plan = _plan(sizes, by, self.config.n_train, self.config.n_eval)
+        plan = _plan(sizes, by, self.config.n_train, self.config.n_eval, "group" if by == attribute else by)
         n_eval = plan.n_eval
         parts: dict[str, list[np.ndarray]] = {"val": [], "test": [], "train": []}
         for y, a in np.ndindex(sizes.shape):
@@ -306,9 +308,10 @@ class _Plan:
     departures: tuple[str, ...]
 
 
-def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan:
-    """Counts out of `sizes` (2, G), the images of each gender x group."""
+def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int, group: str = "group") -> _Plan:
+    """Counts out of `sizes` (2, G), the images of each gender x group; `group`: what these are called."""
     groups = ATTRIBUTES[attribute]
+    each = f"of each gender x {group}"
     short = np.unravel_index(int(sizes.argmin()), sizes.shape)
     departures = []
     if attribute not in SKEW:
@@ -316,7 +319,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
         train = sizes - 2 * n
         if n < n_eval:
             has = f"a fifth of {_cell(short, groups)}, which has {counted(sizes.min(), 'image')}"
-            departures = [f"validation and test: {n} of each gender x group, {has}, instead of {n_eval}"]
+            departures = [f"validation and test: {n} {each}, {has}, instead of {n_eval}"]
     else:
         wanted = np.array(SKEW[attribute]) * n_train // 1000
         spare = (sizes - wanted) // 2
@@ -325,7 +328,7 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
         if n < n_eval:
             has = f"{_cell(short, groups)} has {counted(sizes[short], 'different image')}"
             if 2 * n >= n_eval:
-                departures = [f"validation and test: {n} of each gender x group instead of {n_eval}: {has}"]
+                departures = [f"validation and test: {n} {each} instead of {n_eval}: {has}"]
             else:
                 needed = wanted + 2 * n_eval
                 short = min(np.ndindex(sizes.shape), key=lambda c: sizes[c] / needed[c])
@@ -333,17 +336,21 @@ def _plan(sizes: np.ndarray, attribute: str, n_train: int, n_eval: int) -> _Plan
                 n = max(1, n_eval * have // need)
                 train = np.minimum(wanted * have // need, sizes - 2 * n)
                 departures = [
-                    f"validation and test: {n} of each gender x group instead of {n_eval}, and training "
+                    f"validation and test: {n} {each} instead of {n_eval}, and training "
                     f"{train.sum():,} images instead of {wanted.sum():,}, all scaled by {have / need:.3f}: "
                     f"{_cell(short, groups)} has {have:,} different images of {need:,}"
                 ]
+        if n_train != N_TRAIN:
+            departures.append(f"training: data.n_train={n_train} asks for {n_train:,} images instead of {N_TRAIN:,}")
+    if n_eval != N_EVAL:
+        departures.append(f"validation and test: data.n_eval={n_eval} asks for {n_eval} {each} instead of {N_EVAL}")
     if n < 1 or train.min() < 1:
         raise UserError(
             f"utkface: {_cell(short, groups)} has {counted(sizes[short], 'different image')}, too few for training, validation "
             f"and test by {attribute}; add images, or choose another --attr"
         )
     counts = ", ".join(f"{_cell(c, groups)} {train[c]:,}" for c in np.ndindex(sizes.shape))
-    return _Plan(train, n, f"training: {counts}; validation and test: {n} of each gender x group", tuple(departures))
+    return _Plan(train, n, f"training: {counts}; validation and test: {n} {each}", tuple(departures))
 
 
 def _cell(place: Sequence[Any], groups: Sequence[str]) -> str:

@@ -444,7 +444,8 @@ def test_tables_are_by_dataset_target_and_attribute() -> None:
         ({"image_size": 32}, "image_size"),
         ({"split_seed": 1}, "split_seed"),
         ({"version": 2}, "version"),
-        ({"params": {"pairs": "all"}}, "params.pairs"),
+        ({"params": {"pairs": "all"}}, "data.pairs"),
+        ({"params": {"pairs": "all"}, "fingerprint": "ffffffffffffffff"}, "data.pairs"),  # it follows from them
     ],
 )
 def test_rows_of_other_data_never_share_a_table(change: dict[str, Any], name: str) -> None:
@@ -456,6 +457,21 @@ def test_rows_of_other_data_never_share_a_table(change: dict[str, Any], name: st
         assert f"stand in 2 tables, since they must not be compared: {name} differs." in to_markdown(table)
     assert len({t.title for t in tables}) == 2
     assert {next(iter(row["differs"])) for row in to_json_rows(*tables)} == {name}
+
+
+def test_the_heading_of_other_data_has_the_words_that_were_typed() -> None:
+    """The content's fingerprint stands there only where nothing else tells two tables apart."""
+
+    def titles(*data: tuple[int | None, str]) -> list[str]:
+        specs = [spec(params={} if n is None else {"n_eval": n}, fingerprint=content * 16) for n, content in data]
+        return sorted(
+            t.title.removeprefix("utkface: target gender, attribute ethnicity") for t in build(map(record, specs))
+        )
+
+    assert titles((40, "a"), (None, "b")) == [", data.n_eval=40", ", data.n_eval=default"]
+    assert titles((40, "a"), (50, "b"), (50, "c")) == [
+        f", fingerprint {content * 12}, data.n_eval={n}" for content, n in (("a", 40), ("b", 50), ("c", 50))
+    ]
 
 
 def test_rows_of_other_metric_versions_never_share_a_table() -> None:

@@ -21,13 +21,14 @@ from typing import Any
 
 import pytest
 from reference import scored, small
+from reference.checkout import ROOT
 from reference.command import fairssl
 from reference.plugin_package import write_package
 from reference.records import record, spec
 
 from fairssl import cli, scoring
 from fairssl.api import metric
-from fairssl.board.against_paper import compare_with_paper
+from fairssl.board.against_paper import Comparison, compare_with_paper
 from fairssl.board.build import protocol_of
 from fairssl.board.command import command_of
 from fairssl.board.files import sha256
@@ -945,7 +946,10 @@ def test_our_numbers_beside_the_papers() -> None:
         for s, c in theirs.cells.items()
     }
     values["GAUC"] = None
-    (table,) = build([record(spec("simclr+ccl", seed), values) for seed in range(2)])
+    specs = [spec("simclr", seed) for seed in range(2)]
+    for one in specs:
+        one["method"] |= {"name": "simclr+ccl", "heads": [{"name": "ccl", "version": 1, "params": {"weight": 1.0}}]}
+    (table,) = build([record(one, values) for one in specs])
     found = {c.metric: c for c in compare_with_paper([table])}
     assert {s: found[s].verdict for s in ("Acc", "ED", "EO", "GAUC", "WD", "KL", "IntraAUC")} == {
         "Acc": "agree",
@@ -958,6 +962,67 @@ def test_our_numbers_beside_the_papers() -> None:
     }
     assert found["WD"].reason.startswith("the paper's value is inconsistent: identical to the SoFCLR row")
     assert found["Acc"].tolerance == pytest.approx(max(1.0, 2 * (theirs.cells["Acc"].sd or 0)))
+
+
+def beside_the_paper(folder: str) -> list[str]:
+    """The lines that a process prints for a published board."""
+    code, out, err = fairssl("board", "compare", ROOT / "leaderboards" / folder, "--paper")
+    assert (code, err) == (0, "")
+    return out.splitlines()
+
+
+def test_what_is_not_the_papers_protocol_stands_above_the_verdicts() -> None:
+    lines = beside_the_paper("utkface_cpu_annotated")
+    assert lines[2] == (
+        "Not as in the paper, which alone may make a value better or worse: encoder small_cnn (paper resnet18); 32 px (paper "
+        "does not say); 40 epochs (paper 100); batch 128 (paper 64); 100 % of the training images annotated (paper 5 %); "
+        "2,520 test images (paper 3,200); a probe of 2,000 steps (paper 20 epochs)."
+    )
+    (kl,) = [line for line in lines if line.startswith("| sofclr | KL")]
+    assert "not comparable: KL depends on the size of the test set: ours has 2,520 images, the paper's 3,200 |" in kl
+
+
+def test_of_a_sweep_only_the_methods_own_settings_are_judged() -> None:
+    lines = [
+        line for line in beside_the_paper("utkface_cpu_alpha") if line.startswith("| sofclr") and "| Acc |" in line
+    ]
+    verdicts = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in lines}
+    assert verdicts.pop("sofclr (adversary.weight=1.0)") == verdicts.pop("sofclr") == "worse"  # by age, by ethnicity
+    assert len(verdicts) == 5
+    for label, verdict in verdicts.items():
+        setting = label.removeprefix("sofclr (").removesuffix(")")
+        assert verdict == f"not comparable: not what stands for the paper's row: {setting}"
+
+
+def test_only_several_seeds_and_an_equal_test_set_are_judged() -> None:
+    """One seed has no spread. KL is judged where the test set has the paper's size, whatever departures say; settings of a
+    method that were selected stand for the paper's row too."""
+
+    def of(n_seeds: int, n_test: int, **train: Any) -> dict[str, Comparison]:
+        facts = {"groups": ["a", "b"], "n_train": 10_000, "n_test": n_test, "departures": ["other images"]}
+        (table,) = build([record(spec("sogclr", seed, train=train), facts=facts) for seed in range(n_seeds)])
+        return {c.metric: c for c in compare_with_paper([table])}
+
+    one = of(1, 3200)
+    assert {(c.verdict, c.reason) for c in one.values()} >= {("not comparable", "one seed: our spread is not known")}
+    assert "worse" not in {c.verdict for c in one.values()}
+    two = of(2, 3200, epochs=7)
+    assert two["KL"].verdict == "worse" and two["KL"].differences == (
+        "64 px (paper does not say)",
+        "7 epochs (paper 100)",
+    )
+    assert of(2, 800)["KL"].reason.endswith("ours has 800 images, the paper's 3,200") and of(2, 800)["WD"].reason == ""
+    published = [
+        json.loads(line) for line in (ROOT / "leaderboards/utkface_cpu_alpha/records.jsonl").read_text().splitlines()
+    ]
+    tried = [Record(**one) for one in published if one["spec"]["method"]["name"] == "sofclr"]
+    weak = [one for one in tried if one.spec["method"]["heads"][0]["params"]["weight"] == 0.3]
+    chosen = [
+        one.model_copy(update={"facts": {**one.facts, "selection": {"rule": "paper", "trials": 6}}}) for one in weak
+    ]
+    for records, judged in ((weak, False), (chosen, True)):
+        found = compare_with_paper(build(records))
+        assert (next(c for c in found if c.metric == "Acc").verdict == "worse") == judged
 
 
 def test_the_command_compares(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from reference import scored
 from reference.checkout import ROOT
+from reference.command import fairssl
 
 from fairssl import cli
 from fairssl.board.index import boards_in, grid_of_board, index_of, with_boards
@@ -73,13 +75,13 @@ def test_boards_are_indexed_and_their_tables_put_between_markers(
     boards = tmp_path / "boards"
     assert cli.run(["board", "build", str(tmp_path / "runs"), "--out", str(boards / "mine")]) == 0
     readme = tmp_path / "README.md"
-    old = "before\n<!-- board mine -->\nold\n<!-- end of board -->\nafter\n<!-- board other -->\nkept\n<!-- end of board -->\n"
+    old = "before\n<!-- board mine -->\nold\n<!-- end of board -->\nafter\n"
     readme.write_text(old)
     capsys.readouterr()
     assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
     assert str(readme) in capsys.readouterr().out
     text = readme.read_text()
-    assert "old" not in text and "| simclr |" in text and "kept" in text and text.startswith("before\n")
+    assert "old" not in text and "| simclr |" in text and text.startswith("before\n") and text.endswith("after\n")
     assert grid_of_board(boards / "mine") in text
     index = (boards / "README.md").read_text()
     assert "[mine](mine/table.md) | - | synthfaces: target attractive, attribute male | 2 |" in index
@@ -92,3 +94,32 @@ def test_boards_are_indexed_and_their_tables_put_between_markers(
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "empty holds no boards; make one below it: fairssl board build" in err
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("<!-- board other -->\n<!-- end of board -->\n", "<!-- board other -->: {} has no board 'other', only demo"),
+        ("<!-- board demo -->\nmine\n", "<!-- board demo --> has no line <!-- end of board --> after it; add it"),
+        (
+            "<!-- board demo -->\nmine\n<!-- board demo table 2 -->\n<!-- end of board -->\n",
+            "<!-- board demo --> has no line <!-- end of board --> after it; add it",
+        ),
+        ("<!-- end of board -->\n", "<!-- end of board --> has no line <!-- board NAME --> before it; add it"),
+        (
+            "<!-- board demo --> <!-- end of board -->\n",
+            "does not end its line; put <!-- end of board --> on the next one",
+        ),
+        ("mine\n", "no line <!-- board NAME --> says where a table goes"),
+    ],
+)
+def test_a_file_whose_markers_are_not_right_is_refused_and_nothing_written(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    boards, readme = tmp_path / "boards", tmp_path / "README.md"
+    shutil.copytree(FOLDER / "demo", boards / "demo")
+    readme.write_text(text)
+    code, out, err = fairssl("board", "index", boards, "--readme", readme)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{readme}: " in err and says.format(boards) in err
+    assert readme.read_text() == text and not (boards / "README.md").exists()

@@ -54,7 +54,23 @@ def test_each_kind_in_singular_and_plural(capsys, kind):
 
 def test_without_a_kind_everything_is_listed(capsys):
     listed = {row["kind"] for row in as_json(capsys, "list")}
-    assert listed == {kind.removesuffix("s") for kind in kinds.registries}
+    assert listed == {*(kind.removesuffix("s") for kind in kinds.registries), "grid"}
+
+
+def test_grids_are_a_kind_that_show_knows_by_name(capsys):
+    rows = as_json(capsys, "list", "grids")
+    assert rows == as_json(capsys, "list", "grid") and {row["kind"] for row in rows} == {"grid"}
+    assert "smoke" in {row["name"] for row in rows} and all(row["summary"] for row in rows)
+    for row in rows:
+        if row["name"].startswith("utkface_cpu"):
+            assert as_json(capsys, "show", "grid", row["name"])["summary"] == row["summary"]
+    code, _, err = call(capsys, "list", "grib")
+    assert code == 2 and "did you mean 'grids'" in err
+
+
+def test_show_grid_says_once_which_file_it_is(capsys):
+    _, out, _ = call(capsys, "show", "grid", "paper_utkface")
+    assert out.count("paper_utkface.toml") <= 2 and "files" not in out  # `file`, and where a comment names one
 
 
 def test_the_columns_of_the_papers_first_table(capsys):

@@ -294,6 +294,7 @@ def test_show_grid_counts_what_it_would_run(tmp_path: Path, capsys: pytest.Captu
         (["train", "lr"], "takes no name, and 'lr' is one more"),
         (["tran"], "unknown kind 'tran'; did you mean 'train'"),
         (["grid", "paper_celeb"], "did you mean 'paper_celeba'"),
+        (["grid", ""], "--grid '' is empty; name a TOML file, or a grid of fairssl's: all_methods_smoke, paper_"),
     ],
 )
 def test_what_show_cannot_show_is_told_in_one_line(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from reference.command import SMALL, fairssl
 from reference.plugin_package import known, write_package
+from reference.utkface_files import people, write_faces
 
 from fairssl.cli.new import plugin_and_test
 from fairssl.data.splits import check_splits, crossed, load_splits, small_cell, smallest_cell
@@ -204,6 +205,49 @@ def test_a_combination_that_cannot_be_is_one_line(words: tuple[str, ...], says: 
     sizes = ("--set", "data.n_train=64", "--set", "data.n_val_per_cell=20", "--set", "data.n_test_per_cell=40")
     code, out, err = fairssl("bench", "--method", "random", *SMALL, *sizes, *words, "--out", tmp_path / "runs")
     assert (code, out) == (2 if "min_cell" not in words[-1] else code, "") and says in err
+
+
+def test_a_combination_of_too_few_drawn_images_is_refused_by_a_dry_run(tmp_path: Path) -> None:
+    sizes = ("--set", "data.n_train=64", "--set", "data.n_test_per_cell=20")
+    code, out, err = fairssl("bench", "--attr", "male+young", *sizes, "--dry-run", "--out", tmp_path / "runs")
+    assert (code, out) == (
+        2,
+        "",
+    ) and "the test split has 9 images of attractive = 0 and male+young = 'male & young'" in err
+
+
+def test_attributes_of_which_one_follows_from_the_other_are_refused(tmp_path: Path) -> None:
+    """No image is 35 at most and 36 to 60: known from the names, so a dry run says it too."""
+    faces = write_faces(tmp_path / "UTKFace", people({(age, g, 0): 12 for age in (10, 30, 50, 70) for g in (0, 1)}))
+    env = {"FAIRSSL_CACHE": str(tmp_path / "cache")}
+    words = ("utkface", "--attr", "age+age4", "--data-dir", faces, "--image-size", "8")
+    for command in (("data", "prepare"), ("bench", "--dry-run", "--out", tmp_path / "runs", "--dataset")):
+        code, out, err = fairssl(*command, *words, env=env)
+        assert (code, out.strip()) == (2, "") and err.splitlines()[-1] == (
+            "fairssl: error: utkface: no test image is of gender = 0 and age+age4 = '<=35 & 36-60', so no gap over all groups is "
+            "defined; combine other attributes, or choose one of them"
+        )
+
+
+def test_a_combination_is_not_said_to_be_balanced(tmp_path: Path) -> None:
+    """Only the groups of the first attribute are; of the others the counts are told as they are."""
+    sizes = {(age, g, r): 40 + age for age in (30, 50) for g in (0, 1) for r in (0, 2)}
+    faces = write_faces(tmp_path / "UTKFace", people(sizes))
+    few = [word for text in ("n_train=40", "n_eval=20", "min_cell=1") for word in ("--set", f"data.{text}")]
+    words = ("--attr", "ethnicity+age", "--data-dir", faces, "--image-size", "8", *few)
+    code, out, err = fairssl("data", "prepare", "utkface", *words, "--json", env={"FAIRSSL_CACHE": str(tmp_path / "c")})
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["notes"][-3].endswith("validation and test: 20 of each gender x ethnicity")
+    assert found["departures"][-1].endswith("data.n_eval=20 asks for 20 of each gender x ethnicity instead of 800")
+    counts = {
+        part: [n for of_y in found["splits"][part]["cells"].values() for n in of_y.values()] for part in ("val", "test")
+    }
+    val, test = (f"{min(counts[part])} to {max(counts[part])}" for part in ("val", "test"))
+    assert len(set(counts["test"])) > 1
+    assert found["notes"][-2] == (
+        f"combination: {val} validation images and {test} test images of each gender x ethnicity+age"
+    )
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 
@@ -58,6 +59,15 @@ def test_more_training_images_leave_the_first_ones_and_the_test_set_alone():
     assert list(few.train.ids) == list(many.train.ids[:100])
     for a, b in zip(parts(few)[1:], parts(many)[1:], strict=True):
         assert np.array_equal(a.images, b.images) and list(a.ids) == list(b.ids)
+
+
+def test_the_outline_is_what_is_loaded_without_pixels(monkeypatch):
+    monkeypatch.setattr(inspect.getmodule(kinds.datasets.get("synthfaces")), "OUTLINED", 7)  # other chunks than load's
+    whole, outline = load(**SMALL), kinds.datasets.build("synthfaces", SMALL).outline(None, "attractive", "male")
+    for a, b in zip(parts(whole), parts(outline), strict=True):
+        assert b.images.shape == (len(a), 0) and list(a.ids) == list(b.ids)
+        assert a.target.tolist() == b.target.tolist() and a.group.tolist() == b.group.tolist()
+        assert all(np.array_equal(a.attributes[name], b.attributes[name]) for name in NAMES)
 
 
 def test_ids_are_unique_and_no_face_is_in_two_splits():

@@ -150,7 +150,11 @@ def test_two_groups_follow_the_papers_skew_and_balance_the_rest(tmp_path):
     assert cells(splits, "train") == [[10, 40], [40, 10]]
     assert cells(splits, "val") == cells(splits, "test") == [[8, 8], [8, 8]]
     counts = "training: female/Caucasian 10, female/others 40, male/Caucasian 40, male/others 10"
-    assert splits.notes == (f"{counts}; validation and test: 8 of each gender x group",) and splits.departures == ()
+    assert splits.notes == (f"{counts}; validation and test: 8 of each gender x group",)
+    assert splits.departures == (  # fewer than the paper's are asked for
+        "training: data.n_train=100 asks for 100 images instead of 10,000",
+        "validation and test: data.n_eval=8 asks for 8 of each gender x group instead of 800",
+    )
     check_disjoint(splits)
 
 
@@ -200,6 +204,8 @@ def test_four_groups_on_the_split_of_two(tmp_path):
         assert fine.ids == coarse.ids
         np.testing.assert_array_equal(fine.group >= 2, coarse.group == 1)
         assert len(np.unique(fine.group)) > 2
+    assert four.notes[-1].endswith("validation and test: 3 of each gender x age")  # and not of each of the four
+    assert four.departures[-1].endswith("asks for 3 of each gender x age instead of 800")
 
 
 @pytest.mark.parametrize("attribute", ["ethnicity", "age", "ethnicity5"])

@@ -1,12 +1,13 @@
-"""The paper's tables, as data."""
+"""The paper's tables and how they were made, as data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,21 @@ class PaperCell:
     mean: float
     sd: float | None
     inconsistent: str = ""
+
+
+@dataclass(frozen=True)
+class PaperProtocol:
+    """How the paper made a row. `image_size` in pixels and `batch_size` in images; `annotated`: share of the training images
+    whose group is known; `n_train`, `n_test` images; `probe_epochs` of the linear probe. None: the paper does not say."""
+
+    encoder: str
+    image_size: int | None
+    epochs: int
+    batch_size: int
+    annotated: float
+    n_train: int
+    n_test: int
+    probe_epochs: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class PaperRow:
     method: str
     name: str
     cells: Mapping[str, PaperCell]  # symbol -> cell
+    protocol: PaperProtocol
 
 
 @cache
@@ -44,9 +61,15 @@ def paper_rows() -> tuple[PaperRow, ...]:
             method=row["method"],
             name=row["name"],
             cells={symbol: PaperCell(**cell) for symbol, cell in row["cells"].items()},
+            protocol=_protocol(content["protocols"], row["table"], row["method"]),
         )
         for row in content["rows"]
     )
+
+
+def _protocol(protocols: Sequence[Mapping[str, Any]], table: str, method: str) -> PaperProtocol:
+    found = next(p for p in protocols if table in p["tables"] and (p["methods"] is None or method in p["methods"]))
+    return PaperProtocol(**{name: value for name, value in found.items() if name not in ("tables", "methods")})
 
 
 @cache
