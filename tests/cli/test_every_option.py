@@ -124,7 +124,7 @@ SESSION = (
     ),
     Step("score predictions.csv --target y --score p --group a --nominal --pairs max --json", stdout_json=True),
     Step(
-        f"tune --method simclr {FACES} --trials 2 --rule constrained:50 --reference simclr --tune-seeds 1 --seeds 1 {TINY} "
+        f"tune --method simclr {FACES} --trials 2 --rule paper --reference simclr --tune-seeds 1 --seeds 1 {TINY} "
         "--data-dir here --device cpu --workers 1 --out tuned --json",
         ('"choices"',),
         stdout_json=True,
