@@ -210,6 +210,8 @@ def test_what_was_tried_is_told_by_validation_values_and_is_on_no_board_unless_a
     assert left in text and flag in text and "(seed 0 alone)" in text
     assert flag in (tmp_path / "board" / "index.html").read_text()
     assert flag in (tmp_path / "board" / "table.tex").read_text()
+    exported = call(tmp_path, "board export runs --out bundle.zip")
+    assert exported.stdout.startswith("2 records\nleft out: 1 run, tried by fairssl tune and not chosen; a --grid")
     more, text = rows("--trials")
     assert more == n + 1 and "left out" not in text
     verified = call(tmp_path, "board verify board")

@@ -47,8 +47,12 @@ class Built:
     @property
     def left_out(self) -> str:
         """How many runs are left out and how to have them, in one line; empty where none is."""
-        told = "tried by fairssl tune and not chosen; board build --trials has such runs too"
-        return f"left out: {counted(self.n_trials, 'run')}, {told}" if self.n_trials else ""
+        return left_out(self.n_trials, "board build --trials has such runs too") if self.n_trials else ""
+
+
+def left_out(n: int, way: str) -> str:
+    """How many runs of a search are left out, and the way to have them."""
+    return f"left out: {counted(n, 'run')}, tried by fairssl tune and not chosen; {way}"
 
 
 def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = False) -> Built:

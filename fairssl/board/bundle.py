@@ -81,6 +81,8 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         maker.add(record, data)
         maker.hashed(line)
         lines.append(line)
+    if rejected and wanted is None and not lines:
+        raise UserError(f"{runs} holds trials of `fairssl tune` alone, of which none is chosen yet; let it end")
     if not lines:
         raise UserError(f"{runs} holds no results{f' of the grid {grid}' if grid else ''}; run `fairssl bench` first")
     content = {"manifest.json": maker.texts()["manifest.json"], "records.jsonl": b"".join(lines), **packed}

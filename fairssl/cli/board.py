@@ -133,10 +133,17 @@ def export(
 
         fairssl board export runs --out bundle.zip
     """
+    from fairssl.board.build import left_out
     from fairssl.board.bundle import export as write
+    from fairssl.store.runs import RunStore
 
     n = write(runs, out, grid)
-    typer.echo(f"{counted(n, 'record')}\n{out}")
+    typer.echo(counted(n, "record"))
+    store = RunStore(runs)
+    left = len(store.trials() & store.result_keys()) if grid is None else 0
+    if left:
+        typer.echo(left_out(left, "a --grid that names such runs exports them"))
+    typer.echo(out)
 
 
 @app.command()
