@@ -251,15 +251,22 @@ def run_plan(plan: Plan, options: Options, store: RunStore, log: Reporter, stop:
 
     Runs that failed or diverged, now or in an earlier call, are named at the end with the way out.
     """
-    from fairssl import kinds
     from fairssl.execute.launch import launch
 
-    for cause in kinds.metrics.broken().values():
-        log.note(f"left out of the results: {cause}")
+    tell_broken_metrics(log)
+    store.unmark_trials(run.spec.key for run in plan.runs)
     launch(plan, store, options, log, stop)
     result = result_of(plan, store, log)
     report_failures(result.failures, log)
     return result
+
+
+def tell_broken_metrics(log: Reporter) -> None:
+    """Name each metric that cannot be imported."""
+    from fairssl import kinds
+
+    for cause in kinds.metrics.broken().values():
+        log.note(f"left out of the results: {cause}")
 
 
 MOST_FAILURES = 10  # named one by one
@@ -288,10 +295,16 @@ def report_failures(failures: Sequence[Failure], log: Reporter) -> None:
     )
 
 
-def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
+def result_of(
+    plan: Plan,
+    store: RunStore,
+    log: Reporter,
+    selections: Mapping[tuple[str, str], Mapping[str, Any]] | None = None,
+) -> Result:
     """The tables of a plan whose runs have all ended; writes `table.md`. Says which runs another source code has made.
 
-    A metric that is newer than a record is computed from the run's predictions.
+    A metric that is newer than a record is computed from the run's predictions. `selections`: (label, key) -> by which
+    rule a search has just chosen the settings, to be told in place of what earlier searches have noted.
     """
     from fairssl import scoring
     from fairssl.board.markdown import to_markdown
@@ -314,6 +327,9 @@ def result_of(plan: Plan, store: RunStore, log: Reporter) -> Result:
         made_otherwise[names] = made_otherwise.get(names, 0) + 1
         if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
             record = brought_up_to_date(record, kept, metrics)
+        if selections is not None:
+            own = [dict(selections[run.label, run.spec.key])]
+            record = record.model_copy(update={"facts": {**record.facts, "selection": own}})
         board.add(record, run.label)
     for names, n in sorted(made_otherwise.items()):
         if names:

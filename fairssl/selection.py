@@ -1,7 +1,9 @@
 """Choosing settings on validation data: the same number of trials for every method, and a rule with a name.
 
-Nothing here reads a test value. Optuna proposes the trials by ask and tell; each is a run in the store like any other, so
-that a search goes on where it stopped, and the chosen runs can be looked up.
+Nothing here reads or prints a test value before the choice is made.
+
+Optuna proposes the trials by ask and tell; each is a run in the store like any other, so that a search
+goes on where it stopped, and the chosen runs can be looked up.
 """
 
 from __future__ import annotations
@@ -9,16 +11,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fairssl import kinds
-from fairssl.benchmark import Result, checked_plan, result_of, run_plan, tell_without_effect
+from fairssl.benchmark import (
+    Result,
+    checked_plan,
+    failures_of,
+    report_failures,
+    result_of,
+    tell_broken_metrics,
+    tell_without_effect,
+)
 from fairssl.execute.loggers import need
-from fairssl.plan.request import METHODS, Request
+from fairssl.plan.request import METHODS, Request, check_request, check_seeds, seeds_up_to
 from fairssl.plan.resolve import Plan, Run
 from fairssl.registry import did_you_mean
-from fairssl.spec.method import WEIGHTS, parse_method, same_setting, weights_in
+from fairssl.spec.method import WEIGHTS, parse_method, same_setting, sweep, weights_in
 from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
@@ -50,16 +60,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a rule has chosen among the trials of one method. `flag` says where no trial met the rule's condition."""
+    """What a rule has chosen among the trials of one method. `flag` says where no trial met the rule's condition; `search`
+    how they were found: `reference` (of rule paper), `asked` (trials), `space` (settings that there are), `trial_seeds`."""
 
     trial: Trial
     rule: str
-    n_trials: int
+    n_trials: int  # that ended well
     flag: str = ""
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands beside the records of the chosen runs."""
-        found = {"rule": self.rule, "trials": self.n_trials, "chosen": dict(self.trial.setting)}
+        found = {"rule": self.rule, "trials": self.n_trials, "chosen": dict(self.trial.setting), **self.search}
         return {**found, **({"flag": self.flag} if self.flag else {})}
 
 
@@ -162,14 +174,18 @@ def tune(
     with the request's seeds.
 
     The choice is made for each dataset, target and attribute by itself. `reference`: the method whose best validation
-    accuracy the paper's rule refers to; default `ce` if it is among the methods, else `simclr`. A space with fewer
-    settings than `n_trials` is tried whole.
+    accuracy the paper's rule refers to; default `ce` if it is among the methods, else `simclr`; other rules have none. A
+    space with fewer settings than `n_trials` is tried whole. Mistakes, `UserError`: before anything is trained.
     """
+    from fairssl.execute.launch import launch  # loads torch
+
     methods = list(request.methods or METHODS)
-    _check(rule, n_trials, methods, reference)
-    reference = reference or ("ce" if "ce" in methods else "simclr")
-    trial_request = replace(request, seeds=tune_seeds)
-    names = [*methods, *([reference] if rule == "paper" and reference not in methods else [])]
+    trial_seeds = seeds_up_to(tune_seeds, f"--tune-seeds {tune_seeds}") if isinstance(tune_seeds, int) else tune_seeds
+    _check(request, rule, n_trials, trial_seeds, methods, reference)
+    reference = next(iter(_reference(rule, methods, reference)), None)
+    trial_request = replace(request, seeds=trial_seeds)
+    names = [*methods, *([reference] if reference is not None and reference not in methods else [])]
+    tell_broken_metrics(log)
     studies = {name: _Study(name, n_trials) for name in names}
     trials: dict[Where, list[Trial]] = {}
     everything = Plan(runs=[], roots={})
@@ -177,26 +193,44 @@ def tune(
         asked = {name: study.ask() for name, study in studies.items() if study.open}
         plan = _joined(_plan(trial_request, name, setting, options, log) for name, setting in asked.items())
         everything.take(plan)
-        run_plan(plan, options, store, log, stop)
+        everything.runs.extend(plan.runs)
+        told = {name: _trial_told(studies[name], setting) for name, setting in asked.items()}
+        launch(plan, store, options, _TrialReporter(log, told), stop, trials=True)
         for name, setting in asked.items():
             found = _validated(plan, store, name)
             for place, values in found.items():
                 trials.setdefault((name, *place), []).append(Trial(setting, values))
             studies[name].tell(found.values())
-    choices = {
-        where: choose(rule, tried, _best_accuracy(trials.get((reference, *where[1:]), [])))
-        for where, tried in trials.items()
-        if where[0] in methods
-    }
+    report_failures(failures_of(everything.runs, store), log)
+    choices = {}
+    for where, tried in trials.items():
+        if where[0] in methods:
+            search = {"asked": n_trials, "space": studies[where[0]].size, "trial_seeds": list(trial_seeds)}
+            baseline = None
+            if reference is not None:
+                search["reference"] = reference
+                baseline = _best_accuracy(trials.get((reference, *where[1:]), []))
+            choices[where] = replace(choose(rule, tried, baseline), search=search)
     own = {text.partition("=")[0].strip() for text in request.assignments or ()}
     everything.settings = {name: one for name, one in everything.settings.items() if name in own}
     tell_without_effect(everything, log)
     final = _joined(_final_plans(request, choices, options, log))
-    run_plan(final, options, store, log, stop)
+    launch(final, store, options, log, stop, trials=True)  # until they are all there and say how they were chosen
+    selections = {}
     for run in final.runs:
         data = run.spec.data
-        store.write_selection(run.spec.key, choices[run.label, data.dataset, data.target, data.attribute].to_json())
-    return Tuned(choices, result_of(final, store, log))
+        selection = choices[run.label, data.dataset, data.target, data.attribute].to_json()
+        selections[run.label, run.spec.key] = selection
+        store.write_selection(run.spec.key, selection)
+    store.unmark_trials(run.spec.key for run in final.runs)
+    result = result_of(final, store, log, selections)
+    report_failures(result.failures, log)
+    return Tuned(choices, result)
+
+
+def _reference(rule: str, methods: Sequence[str], reference: str | None) -> list[str]:
+    """The method that the paper's rule refers to; other rules have none."""
+    return [reference or ("ce" if "ce" in methods else "simclr")] if rule == "paper" else []
 
 
 def _best_accuracy(trials: Iterable[Trial]) -> float | None:
@@ -204,7 +238,40 @@ def _best_accuracy(trials: Iterable[Trial]) -> float | None:
     return max((value for trial in trials if (value := trial.values.get("Acc")) is not None), default=None)
 
 
-def _check(rule: str, n_trials: int, methods: Sequence[str], reference: str | None) -> None:
+@dataclass(frozen=True)
+class _TrialReporter:
+    """Reports the runs of trials by their settings and validation values, where others are reported by test values."""
+
+    log: Reporter
+    told: Mapping[str, str]  # method -> which trial it is, with its setting
+
+    def stage(self, what: str, done: int, total: int) -> None:
+        self.log.stage(what, done, total)
+
+    def overall(self, what: str, done: float, total: int) -> None:
+        self.log.overall(what, done, total)
+
+    def note(self, text: str, detail: str = "") -> None:
+        self.log.note(text, detail)
+
+    def done(self, run: Run, record: Record) -> None:
+        name = f"{run.name}, {self.told[run.label]}"
+        if record.state != "ok":
+            self.log.note(f"{name} {record.state}: {record.reason}")
+            return
+        found = {} if record.validation is None else record.validation.metrics
+        values = [f"{symbol} {100 * value:.1f}" for symbol in ("Acc", "ED") if (value := found.get(symbol)) is not None]
+        self.log.note(f"{name}: validation {', '.join(values) or 'values undefined'}")
+
+
+def _trial_told(study: _Study, setting: Setting) -> str:
+    words = ", ".join(f"{name}={value}" for name, value in setting)
+    return f"trial {study.n_trials - study.left + 1} of {study.n_trials}{f' ({words})' if words else ''}"
+
+
+def _check(
+    request: Request, rule: str, n_trials: int, seeds: Sequence[int], methods: Sequence[str], reference: str | None
+) -> None:
     if n_trials < 1:
         raise UserError(f"--trials {n_trials}: must be at least 1")
     name = rule.partition(":")[0]
@@ -212,20 +279,34 @@ def _check(rule: str, n_trials: int, methods: Sequence[str], reference: str | No
         raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, RULES)}")
     if name == "constrained":
         limit_of(rule)
-    for method in (*methods, *([reference] if reference else [])):
+    if reference is not None and name != "paper":
+        raise UserError(f"--reference {reference} belongs to --rule paper alone; leave it out with --rule {rule}")
+    if rule != name and name != "constrained":
+        raise UserError(f"--rule {rule!r}: {name} takes no number; write --rule {name}")
+    names = [*methods, *_reference(rule, methods, reference)]
+    for method in names:
         parse_method(method)
+    check_request(request)
+    check_seeds(seeds, "--tune-seeds")
+    if len(sweep(request.assignments or ())) > 1:
+        several = next(text for text in request.assignments or () if len(sweep([text])) > 1)
+        raise UserError(f"--set {several}: a search takes one value of each setting; give one")
+    for text in request.assignments or ():
+        setting = same_setting(text.partition("=")[0].strip())
+        spaces = {m: {same_setting(key): tried for key, tried in search_space(m).items()} for m in names}
+        searching = {method: space[setting] for method, space in spaces.items() if setting in space}
+        if searching:
+            tried = ", ".join(map(str, next(iter(searching.values()))))
+            raise UserError(
+                f"--set {text}: the search itself sets {setting} for {', '.join(searching)} ({tried}); leave it out, or "
+                "train that one value with fairssl bench"
+            )
 
 
 def _plan(request: Request, method: str, setting: Setting, options: Options, log: Reporter) -> Plan:
     words = [f"{name}={value!r}" if not isinstance(value, str) else f"{name}={value}" for name, value in setting]
-    chosen = replace(request, methods=[method], assignments=[*_not_searched(request, setting), *words])
+    chosen = replace(request, methods=[method], assignments=[*(request.assignments or ()), *words])
     return checked_plan([chosen], options, log)
-
-
-def _not_searched(request: Request, setting: Setting) -> list[str]:
-    """The user's own settings; one that is searched too is the search's."""
-    searched = {name for name, _ in setting}
-    return [text for text in request.assignments or () if text.partition("=")[0].strip() not in searched]
 
 
 def _final_plans(request: Request, choices: Mapping[Where, Choice], options: Options, log: Reporter) -> Iterable[Plan]:
@@ -275,11 +356,11 @@ class _Study:
         optuna = need("optuna", "fairssl tune", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = search_space(method)
-        size = math.prod(len(values) for values in self.space.values())
-        self.left = min(n_trials, size)
+        self.size = math.prod(len(values) for values in self.space.values())
+        self.n_trials = self.left = min(n_trials, self.size)
         sampler = optuna.samplers.TPESampler(seed=0)
         self.study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-        if size <= n_trials:  # all of them, in order
+        if self.size <= n_trials:  # all of them, in order
             for values in itertools.product(*self.space.values()):
                 self.study.enqueue_trial(dict(zip(self.space, values, strict=True)))
         self._state = optuna.trial.TrialState

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairssl.selection import Choice, Trial, choose, search_space
+from fairssl.store.runs import RunStore
 from fairssl.types import UserError
 
 TRIALS = [  # name, accuracy, ED, worst group
@@ -141,5 +142,99 @@ def test_permuting_the_test_labels_changes_no_choice(tmp_path: Path) -> None:
     assert {choice["trials"] for choice in plain["choices"]} == {3}
     assert all(row["n_seeds"] == 2 for row in plain["rows"])
     records = [json.loads(p.read_text()) for p in (tmp_path / "a" / "results").glob("*/selection.json")]
-    assert len(records) == 4 and all(record["rule"] == "paper" for record in records)
+    assert len(records) == 4 and all([one["rule"] for one in record] == ["paper"] for record in records)
+    assert all(one["reference"] == "simclr" for record in records for one in record)
     assert search("a") == plain  # all from the store
+
+
+TINY = "--dataset synthfaces --encoder small_cnn --image-size 16 --batch-size 16 --epochs 1 --device cpu --workers 1"
+SETS = "--set encoder.width=4 --set data.n_train=64 --set data.n_val_per_cell=10 --set data.n_test_per_cell=20"
+
+
+def call(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    command = [sys.executable, "-m", "fairssl", *words.split()]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--tune-seeds 0,0", "--tune-seeds names 0 twice; name it once"),
+        ("--tune-seeds -1", "--tune-seeds '-1': a number, as 4 for seeds 0 to 3"),
+        ("--tune-seeds 0", "--tune-seeds 0: must be at least 1"),
+        ("--seeds 3,3", "--seeds names 3 twice"),
+        ("--trials two", "Invalid value for '--trials':"),
+        ("--trials two", "'two'"),
+        ("--set train.lr=0.5", "--set train.lr=0.5: the search itself sets train.lr for simclr (0.001, 0.0001, 1e-05)"),
+        ("--set probe.l2=1,2", "--set probe.l2=1,2: a search takes one value of each setting"),
+        ("--rule accuracy --reference ce", "--reference ce belongs to --rule paper alone"),
+        ("--rule accuracy:3", "accuracy takes no number; write --rule accuracy"),
+        ("--reference ce+eo", "known: adversary, ccl"),
+        ("--reference simcr", "known: alfr, barlow_twins, byol, ccl, ce, ce+dpr, ce+eod, ce+eql"),
+    ],
+)
+def test_wrong_input_is_one_line_that_names_its_flag(tmp_path: Path, words: str, says: str) -> None:
+    done = call(tmp_path, f"tune --method simclr {TINY} {SETS} --out tuned {words}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and says in done.stderr, done.stderr
+    assert not (tmp_path / "tuned").exists()
+
+
+@pytest.mark.slow
+def test_what_was_tried_is_told_by_validation_values_and_is_on_no_board_unless_asked_for(tmp_path: Path) -> None:
+    """Two searches in one folder, boards of it, and a bench that asks for a trial."""
+    tuned = f"tune --method simclr {TINY} {SETS} --out runs"
+    first = call(tmp_path, f"{tuned} --trials 2 --seeds 2 --rule constrained:0")
+    assert first.returncode == 0, first.stderr
+    lines = [line for line in first.stderr.splitlines() if "/male seed" in line and ": " in line]
+    trials, final = lines[:2], lines[2:]
+    assert all("trial " in line and "train.lr=" in line and ": validation Acc " in line for line in trials)
+    assert len(final) == 1 and "seed 1: Acc" in final[0]  # seed 0 was the trial itself
+    flag = (
+        "Rule constrained:0 was not met for simclr: no setting has a validation ED of at most 0; the fairest was taken."
+    )
+    assert flag in first.stdout and "instead of" not in first.stdout
+
+    second = call(tmp_path, f"{tuned} --trials 1 --seeds 1 --rule paper")
+    assert second.returncode == 0, second.stderr
+    assert "rule paper (reference simclr), 1 trial each" in second.stdout and "constrained" not in second.stdout
+
+    def rows(words: str = "") -> tuple[int, str]:
+        built = call(tmp_path, f"board build runs --out board {words}")
+        assert built.returncode == 0, built.stderr
+        table = (tmp_path / "board" / "table.md").read_text()
+        return sum(line.startswith("| simclr") for line in table.splitlines()), built.stdout + table
+
+    n, text = rows()
+    left = "left out: 1 run, tried by fairssl tune and not chosen; board build --trials has such runs too"
+    assert left in text and flag in text and "(seed 0 alone)" in text
+    assert flag in (tmp_path / "board" / "index.html").read_text()
+    assert flag in (tmp_path / "board" / "table.tex").read_text()
+    exported = call(tmp_path, "board export runs --out bundle.zip")
+    assert exported.stdout.startswith("2 records\nleft out: 1 run, tried by fairssl tune and not chosen; a --grid")
+    more, text = rows("--trials")
+    assert more == n + 1 and "left out" not in text
+    verified = call(tmp_path, "board verify board")
+    assert verified.returncode == 0, verified.stdout
+
+    rejected = next((tmp_path / "runs" / "trials").iterdir()).name
+    method = json.loads((tmp_path / "runs" / "results" / rejected / "record.json").read_text())["spec"]
+    asked = f"--set train.lr={method['train']['lr']}"
+    asked += f" --set simclr.temperature={method['method']['objective']['params']['temperature']}"
+    benched = call(tmp_path, f"bench --method simclr {TINY} {SETS} {asked} --seeds 1 --out runs")
+    assert benched.returncode == 0, benched.stderr
+    more, text = rows()
+    assert more == n + 1 and "left out" not in text
+
+
+def test_selections_of_several_rules_stand_beside_each_other(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    (tmp_path / "results" / "abc").mkdir(parents=True)
+    path = tmp_path / "results" / "abc" / "selection.json"
+    path.write_text('{"rule": "accuracy", "trials": 2, "chosen": {}}')  # as fairssl wrote it before
+    store.write_selection("abc", {"rule": "paper", "reference": "ce", "trials": 2})
+    store.write_selection("abc", {"rule": "paper", "reference": "ce", "trials": 3})
+    assert [(one["rule"], one["trials"]) for one in store.read_selections("abc")] == [("accuracy", 2), ("paper", 3)]
+    path.write_text("[")
+    with pytest.raises(UserError, match=r"selection.json is damaged"):
+        store.read_selections("abc")

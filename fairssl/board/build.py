@@ -27,7 +27,7 @@ from fairssl.interfaces import Metric
 from fairssl.store.files import StoreError, make_temporary, remove_path, sweep_temporaries, whole_file
 from fairssl.store.record import Predictions, Record, to_json
 from fairssl.store.runs import RunStore
-from fairssl.types import UserError
+from fairssl.types import UserError, counted
 
 MANIFEST_VERSION = 1
 TABLES = ("index.html", "table.md", "table.csv", "table.tex", "tradeoff.md")
@@ -42,10 +42,23 @@ class Built:
     n_records: int
     files: tuple[Path, ...]
     missing: tuple[str, ...] = ()  # runs of the grid that are not there, by name
+    n_trials: int = 0  # runs left out: tried by `fairssl tune` and not chosen
+
+    @property
+    def left_out(self) -> str:
+        """How many runs are left out and how to have them, in one line; empty where none is."""
+        return left_out(self.n_trials, "board build --trials has such runs too") if self.n_trials else ""
 
 
-def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
+def left_out(n: int, way: str) -> str:
+    """How many runs of a search are left out, and the way to have them."""
+    return f"left out: {counted(n, 'run')}, tried by fairssl tune and not chosen; {way}"
+
+
+def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = False) -> Built:
     """Write the board of a runs folder, or of a grid's runs in it, whole or not: `FILES` and predictions/.
+
+    Runs that a search tried and did not choose are left out unless the grid has them, or `trials` asks for them.
 
     records.jsonl has a record a line, by key. Every metric of every run is computed again from its predictions; one that
     disagrees with its record is a `UserError`, as are nothing there, a damaged record, a folder that cannot be written: then
@@ -57,11 +70,16 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
     if next(store.records(), None) is None:
         raise UserError(f"{runs} holds no results; run `fairssl bench --out {runs}` first")
     wanted = None if grid is None else wanted_of_grid(grid)
+    rejected = store.trials() if wanted is None and not trials else set()
+    n_trials = 0
     maker = BoardMaker(wanted)
     with _folder(out), _staged(out) as staged, ExitStack() as files:  # all are written before the first takes its place
         records = files.enter_context(whole_file(out / "records.jsonl"))
         for record, line in store.records_and_lines():
             if wanted is not None and not wanted.has(record.spec):
+                continue
+            if record.key in rejected:
+                n_trials += 1
                 continue
             predictions = _packed(store, record)
             maker.add(record, predictions)
@@ -72,6 +90,10 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
                 if not path.is_file() or path.read_bytes() != predictions:
                     with whole_file(staged / path.name) as file:
                         file.write(predictions)
+        if n_trials and not maker.n_records:
+            raise UserError(
+                f"{runs} holds trials of `fairssl tune` alone, of which none is chosen yet; let it end, or build with --trials"
+            )
         if not maker.n_records:
             raise UserError(f"{runs} holds no run of the grid {grid}; run `fairssl bench --grid {grid} --out {runs}`")
         texts = maker.texts()
@@ -88,7 +110,7 @@ def build_folder(runs: Path, out: Path, grid: str | None = None) -> Built:
         if path.name.endswith(".csv.gz") and f"{PREDICTIONS}/{path.name}" not in maker.files:
             remove_path(path)
     paths = [out / name for name in FILES]
-    return Built(maker.tables(), maker.n_records, (*paths, out / PREDICTIONS), tuple(maker.missing.values()))
+    return Built(maker.tables(), maker.n_records, (*paths, out / PREDICTIONS), tuple(maker.missing.values()), n_trials)
 
 
 class BoardMaker:

@@ -55,7 +55,8 @@ class Added:
 
 
 def export(runs: Path, out: Path, grid: str | None = None) -> int:
-    """Write the runs of a folder, or a grid's, as one zip file, and give how many. Equal runs, equal bytes.
+    """Write the runs of a folder, or a grid's, as one zip file, and give how many. Equal runs, equal bytes. Runs that a search
+    tried and did not choose are left out unless the grid has them.
 
     It holds records.jsonl, predictions/<key>.csv.gz and manifest.json.
     """
@@ -63,11 +64,12 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         raise UserError(f"{out} is a folder; name the file to write, as --out {out / 'bundle.zip'}")
     store = RunStore(runs)
     wanted = None if grid is None else wanted_of_grid(grid)
+    rejected = store.trials()
     maker = BoardMaker(wanted)
     lines: list[bytes] = []
     packed: dict[str, bytes] = {}
     for record, line in store.records_and_lines():
-        if wanted is not None and not wanted.has(record.spec):
+        if record.key in rejected if wanted is None else not wanted.has(record.spec):
             continue
         data = None
         if record.state == "ok":
@@ -79,6 +81,8 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         maker.add(record, data)
         maker.hashed(line)
         lines.append(line)
+    if rejected and wanted is None and not lines:
+        raise UserError(f"{runs} holds trials of `fairssl tune` alone, of which none is chosen yet; let it end")
     if not lines:
         raise UserError(f"{runs} holds no results{f' of the grid {grid}' if grid else ''}; run `fairssl bench` first")
     content = {"manifest.json": maker.texts()["manifest.json"], "records.jsonl": b"".join(lines), **packed}

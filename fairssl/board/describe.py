@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairssl import kinds
+from fairssl.board.selected import chosen_settings, describe_selections
 from fairssl.board.settings import not_defaults
 from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
 from fairssl.scoring import describe_pairs
@@ -169,6 +170,7 @@ def make_table(
 ) -> Table:
     dataset, target, attribute = place
     distinct, told = _distinct(rows, order)
+    told = {row.label: told.get(row.label, set()) | chosen_settings(row) for row in distinct}
     measured = {symbol for row in rows for symbol, value in row.values.items() if value.mean is not None}
     columns = tuple(column for column in columns if not column.diagnostic or column.symbol in measured)
     shown = [column.symbol for column in (*columns, *hidden)]
@@ -269,7 +271,7 @@ def _heading(
     content = _short("fingerprint", apart.get("fingerprint", "unknown"))
     yield f"Data version {apart.get('version', '?')}, content {content}, split {apart.get('split_seed', '?')}."
     yield from _versions(apart, rows, columns)
-    yield from _selection(rows)
+    yield from describe_selections(rows)
     spread = "; mean ± sample standard deviation (n - 1) over the seeds" if len(seeds) > 1 else ""
     yield f"Seeds {', '.join(map(str, seeds))}{spread}."
     percents = [column.heading for column in columns if column.percent]
@@ -310,12 +312,12 @@ def _smallest_cell(cells: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
 def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence[Row]) -> Iterator[str]:
     encoder = {name: value for name, value in usual.items() if name.startswith("encoder.params.")}
     options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
-    epochs = usual.get("train.epochs", "?")
+    epochs = usual.get("train.epochs")
+    batch = usual.get("batches.all", usual.get("batches.annotated", usual.get("train.batch_size", "?")))
     trained = [
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",
-        f"{epochs} epoch{'' if epochs == '1' else 's'}",
-        f"batch {usual.get('batches.all', usual.get('batches.annotated', usual.get('train.batch_size', '?')))}",
+        *(["not trained"] if epochs is None else [f"{epochs} epoch{'' if epochs == '1' else 's'}", f"batch {batch}"]),
     ]
     yield f"Encoder {', '.join(trained)}."
     yield from _weights(rows)
@@ -462,20 +464,6 @@ def _versions(apart: Mapping[str, str], rows: Sequence[Row], columns: Sequence[C
     if later:
         told = ", ".join(f"{symbol} ({text})" for symbol, text in sorted(later.items()))
         yield f"Computed from the kept predictions after the runs, training nothing: {told}."
-
-
-def _selection(rows: Sequence[Row]) -> Iterator[str]:
-    """By which rule settings were chosen, where they were."""
-    chosen: dict[str, list[str]] = {}
-    for row in rows:
-        found = row.facts.get("selection")
-        if isinstance(found, Mapping):
-            text = (
-                f"rule {found.get('rule', 'unknown')}, {found.get('trials', 'unknown')} trials each, on validation data"
-            )
-            chosen.setdefault(text, []).append(row.label)
-    for text, labels in sorted(chosen.items()):
-        yield f"Settings selected by {text}: {', '.join(labels)}."
 
 
 def _tiers(rows: Sequence[Row]) -> Iterator[str]:

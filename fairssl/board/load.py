@@ -30,13 +30,19 @@ def predictions_of(folder: Path) -> Callable[[str], Predictions | None]:
 
 
 def tables_of(folder: Path) -> list[Table]:
-    """Tables of a runs folder or of a board, every metric at the installed version. Neither: `UserError`."""
+    """Tables of a runs folder or of a board, every metric at the installed version. Neither: `UserError`.
+
+    Runs that a search tried and did not choose are left out.
+    """
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; name a board, or the folder that `fairssl bench` wrote to")
     board, metrics, n = Board(), scoring.columns(), 0
     if is_runs_folder(folder):
         store = RunStore(folder)
+        rejected = store.trials()
         for record in store.records():
+            if record.key in rejected:
+                continue
             if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
                 record = brought_up_to_date(record, kept, metrics)
             board.add(record)

@@ -57,7 +57,7 @@ class _Facts(_Reported):
     effective_rank: Annotated[float, Field(ge=0)] | None = None
     collapsed: bool | None = None
     computed_later: dict[str, str] = {}
-    selection: dict[str, Any] | None = None
+    selection: list[dict[str, Any]] | dict[str, Any] | None = None
     split_hash: str | None = None
     annotated_hash: str | None = None
 

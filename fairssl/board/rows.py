@@ -16,6 +16,7 @@ from typing import Any
 from fairssl.board.competing import below_majority, collapsed
 from fairssl.board.describe import by_seed, make_table, table_identity, what_differs
 from fairssl.board.names import in_paper_order
+from fairssl.board.selected import selections_of
 from fairssl.board.table import LEAK, LEAK_MLP, Column, Row, SeedStats, Table, Tier
 from fairssl.scoring import inside_floor
 from fairssl.scoring.statistics import summarize
@@ -37,6 +38,7 @@ class _Run:
     tier: Tier | None
     one_class: int | None
     collapsed: str
+    selections: tuple[str, ...]  # by which rules its settings were chosen, as JSON
     leak_version: int  # of the leakage probe; 0: not measured
 
 
@@ -84,7 +86,7 @@ class Board:
                     f"{column.version} for another (record {record.key}); compute both anew"
                 )
         if record.facts and (group.facts_of is None or seed < group.facts_of):
-            facts = {k: v for k, v in record.facts.items() if k not in ("computed_later", "collapsed")}
+            facts = {k: v for k, v in record.facts.items() if k not in ("computed_later", "collapsed", "selection")}
             group.facts, group.facts_of = {**facts, "cells": record.cells, "env": record.env}, seed
         group.later |= record.facts.get("computed_later", {})
         ours = _Run(
@@ -101,6 +103,7 @@ class Board:
             tier=tier,
             one_class=record.facts.get("one_class"),
             collapsed=collapsed(record.facts),
+            selections=tuple(to_json(one) for one in selections_of(record.facts)),
             leak_version=0
             if _leak(record, "balanced_accuracy") is None
             else int((record.leakage or {}).get("version", 1)),
@@ -161,7 +164,13 @@ class Board:
             target_seen=str(method.get("target", "none")),
             group_seen=str(method.get("group", "none")),
             spec=group.spec,
-            facts={**group.facts, "one_class": one_class, "later": group.later, "root": self.root},
+            facts={
+                **group.facts,
+                "one_class": one_class,
+                "later": group.later,
+                "root": self.root,
+                "selections": {seed: run.selections for seed, run in runs.items() if run.selections},
+            },
             identity=_identity(group.spec),
             below_majority=below_majority(values.get("Acc"), group.facts),
             collapsed=by_seed({seed: run.collapsed for seed, run in ok.items() if run.collapsed}),

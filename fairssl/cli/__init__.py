@@ -90,12 +90,20 @@ def run(args: list[str] | None = None) -> int:
         )
     except CLICK_ERROR as error:
         where = error.ctx.command_path if getattr(error, "ctx", None) else "fairssl"
-        return fail(f"{error.format_message()} (see '{where} --help')")
+        return fail(f"{error.format_message()}{_given(error)} (see '{where} --help')")
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
         print("fairssl: stopped; the same command goes on from here", file=sys.stderr)
         return 130
+
+
+def _given(error: Any) -> str:
+    """What was given in place of a number, where typer does not say it, as those that use pydantic do not."""
+    try:
+        return f"; it is {error.__cause__.errors()[0]['input']!r}"
+    except (AttributeError, LookupError, TypeError):
+        return ""
 
 
 def main() -> None:

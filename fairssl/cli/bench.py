@@ -355,7 +355,10 @@ def print_result(result: Result, as_json: bool, board: Path | None = None, all_c
     if board is not None:
         from fairssl.board.build import build_folder
 
-        written += build_folder(result.store.root, board).files
+        built = build_folder(result.store.root, board)
+        written += built.files
+        if built.left_out:
+            print(built.left_out, file=sys.stderr)
     if as_json:
         typer.echo(json.dumps(to_json_rows(*result.table), indent=2, ensure_ascii=False))
     else:

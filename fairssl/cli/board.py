@@ -27,6 +27,7 @@ def build(
     runs: Path = RUNS,
     out: Path | None = typer.Option(None, parser=parse_path, help="Folder for the board; left out: RUNS_DIR."),
     grid: str | None = GRID,
+    trials: bool = typer.Option(False, "--trials", help="Also the runs that `fairssl tune` tried and did not choose."),
     all_columns: bool = typer.Option(
         False, "--all-columns", help="On a narrow terminal: all columns, below each other."
     ),
@@ -44,11 +45,13 @@ def build(
     from fairssl.board.build import build_folder
     from fairssl.board.terminal import show
 
-    built = build_folder(runs, out or runs, grid)
+    built = build_folder(runs, out or runs, grid, trials)
     if sys.stdout.isatty():
         show(built.tables, whole=all_columns)
     n_rows = sum(len(t.rows) for t in built.tables)
     typer.echo(f"{counted(built.n_records, 'record')}, {counted(len(built.tables), 'table')}, {counted(n_rows, 'row')}")
+    if built.left_out:
+        typer.echo(built.left_out)
     for name in built.missing:
         typer.echo(f"not run: {name}")
     for path in built.files:
@@ -130,10 +133,17 @@ def export(
 
         fairssl board export runs --out bundle.zip
     """
+    from fairssl.board.build import left_out
     from fairssl.board.bundle import export as write
+    from fairssl.store.runs import RunStore
 
     n = write(runs, out, grid)
-    typer.echo(f"{counted(n, 'record')}\n{out}")
+    typer.echo(counted(n, "record"))
+    store = RunStore(runs)
+    left = len(store.trials() & store.result_keys()) if grid is None else 0
+    if left:
+        typer.echo(left_out(left, "a --grid that names such runs exports them"))
+    typer.echo(out)
 
 
 @app.command()

@@ -41,18 +41,20 @@ def tune(
     image_size: int | None = typer.Option(None, "--image-size", help="As for bench."),
     batch_size: int | None = typer.Option(None, "--batch-size", help="As for bench."),
     annotated: float | None = typer.Option(None, "--annotated", help="As for bench."),
-    set_: list[str] = typer.Option([], "--set", help="A setting for all trials; one that is searched is the search's."),
+    set_: list[str] = typer.Option([], "--set", help="A setting for all trials, none that is searched."),
     data_dir: Path | None = typer.Option(None, "--data-dir", parser=parse_path, help="As for bench."),
     out: Path = typer.Option(
         Path("runs"), "--out", parser=parse_path, help="The folder of the runs; trials are runs too."
     ),
     device: str = typer.Option("auto", "--device", help="As for bench."),
     workers: int | None = typer.Option(None, "--workers", help="As for bench."),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="As for bench."),
     as_json: bool = typer.Option(False, "--json", help="Print the choices and the rows as JSON."),
 ) -> None:
     """Search each method's settings on validation data, choose by a rule, and print the table of the chosen ones.
 
-    No test value is looked at before the choice is made. The same call again trains nothing.
+    No test value is looked at or printed before the choice is made. Boards have the chosen settings alone, see `fairssl board
+    build --trials`. The same call again trains nothing.
 
     Example:
 
@@ -80,7 +82,11 @@ def tune(
         assignments=set_ or None,
         data_dir=data_dir,
     )
-    options, store, stop = Options(device=device, workers=workers), RunStore(out), GracefulStop()
+    options, store, stop = (
+        Options(device=device, workers=workers, retry_failed=retry_failed),
+        RunStore(out),
+        GracefulStop(),
+    )
     with reporter() as log:
         try:
             found = search(
@@ -91,7 +97,7 @@ def tune(
                 stop,
                 rule=rule,
                 n_trials=trials,
-                tune_seeds=parse_seeds(tune_seeds),
+                tune_seeds=parse_seeds(tune_seeds, "--tune-seeds"),
                 reference=reference,
             )
         except (RuntimeError, KeyboardInterrupt) as error:

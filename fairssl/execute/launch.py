@@ -33,8 +33,10 @@ MAX_WORKERS = 8  # unasked; each holds a copy of the images
 LONG_EPOCHS = 60  # of all pretrainings together
 
 
-def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: GracefulStop) -> None:
-    """Do what of the plan is not done yet.
+def launch(
+    plan: Plan, store: RunStore, options: Options, log: Reporter, stop: GracefulStop, trials: bool = False
+) -> None:
+    """Do what of the plan is not done yet. `trials`: its new runs are noted as tried by a search.
 
     `Stopped`, KeyboardInterrupt and `WorkerBroken` pass through; the same call goes on from there.
     """
@@ -57,6 +59,9 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
             is_new = not store.root.exists()
             store.create()
             written = write_plan(plan, store)
+            new = {run.spec.key for job in jobs for run in job.runs} - store.result_keys() if trials else set()
+            if new:
+                store.mark_trials(new)
         settings = replace(options.settings(plan.roots), loggers=reachable(options.loggers, store.root, log))
         settings = distributed.broadcast(settings)
         try:
@@ -64,6 +69,7 @@ def launch(plan: Plan, store: RunStore, options: Options, log: Reporter, stop: G
         except NothingStarted:
             if written is not None:
                 written.unlink(missing_ok=True)
+            store.unmark_trials(new)
             if is_new:
                 store.remove_if_empty()
             raise

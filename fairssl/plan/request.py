@@ -229,15 +229,29 @@ def seeds_up_to(n: int, said: str | None = None) -> tuple[int, ...]:
     return tuple(range(n))
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`4` is seeds 0 to 3; `3,7` is seeds 3 and 7, and `3,` seed 3 alone."""
+def parse_seeds(text: str, flag: str = "--seeds") -> tuple[int, ...]:
+    """`4` is seeds 0 to 3; `3,7` is seeds 3 and 7, and `3,` seed 3 alone. `flag` begins messages."""
     words = text.split(",")
     if len(words) > 1 and not words[-1].strip():
         words.pop()
     if not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"--seeds {text!r}: a number, as 4 for seeds 0 to 3, or a list, as 3,7 for seeds 3 and 7")
+        raise UserError(f"{flag} {text!r}: a number, as 4 for seeds 0 to 3, or a list, as 3,7 for seeds 3 and 7")
     numbers = tuple(int(word) for word in words)
-    return numbers if "," in text else seeds_up_to(numbers[0])
+    return numbers if "," in text else seeds_up_to(numbers[0], f"{flag} {text}")
+
+
+def check_seeds(seeds: Sequence[int], called: str) -> None:
+    """Refuse a seed that is given twice or is below 0. `called` begins messages."""
+    _check_once(seeds, called)
+    for seed in seeds:
+        if seed < 0:
+            raise UserError(f"{called} {seed}: a seed is at least 0")
+
+
+def _check_once(values: Sequence[Any], called: str) -> None:
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise UserError(f"{called} names {twice[0]!r} twice; name it once")
 
 
 def check_request(request: Request) -> None:
@@ -261,17 +275,9 @@ def check_request(request: Request) -> None:
             raise UserError(f"{where}{': ' * bool(where)}unknown {key} {value!r}{did_you_mean(value, known)}")
     if request.annotated is not None and not 0 < request.annotated <= 1:
         raise UserError(f"{request.said('annotated')}: must be a share in (0, 1], as 0.05")
-    lists: tuple[tuple[str, Sequence[Any] | None], ...] = (
-        *((name, getattr(request, name)) for name in _LISTS),
-        ("seeds", request.seed_list),
-    )
-    for name, values in lists:
-        twice = [value for i, value in enumerate(values or ()) if value in (values or ())[:i]]
-        if twice:
-            raise UserError(f"{request.called(name)} names {twice[0]!r} twice; name it once")
-    for seed in request.seed_list or ():
-        if seed < 0:
-            raise UserError(f"{request.called('seeds')} {seed}: a seed is at least 0")
+    for name in _LISTS:
+        _check_once(getattr(request, name) or (), request.called(name))
+    check_seeds(request.seed_list or (), request.called("seeds"))
     if request.pretrain_dataset is None and (request.pretrain_target or request.pretrain_attribute):
         name = "pretrain_target" if request.pretrain_target else "pretrain_attribute"
         needed = request.beside(name, "pretrain_dataset")

@@ -37,7 +37,7 @@ def parse_method(text: str) -> Method:
         try:
             objective = kinds.objectives.canonical(first)
         except UnknownName:
-            known = {*kinds.methods.where(), *kinds.objectives.where()}
+            known = {*_typed_names(), *kinds.objectives.where()}
             raise UserError(
                 f"unknown method {text!r}: {first!r} is no method and no objective{did_you_mean(first, known)}"
                 f"{registry.absence_hint()}"
@@ -56,6 +56,13 @@ def parse_method(text: str) -> Method:
         if weight is not None:
             heads[name]["weight"] = weight
     return replace(method, heads=heads, aliases=())
+
+
+def _typed_names() -> set[str]:
+    """The methods as users type them: `ce+eod`, whose file can be no more than ce_eod."""
+    working = kinds.methods.working()
+    composed = {name: [alias for alias in method.aliases if "+" in alias] for name, method in working.items()}
+    return {name for offered in kinds.methods.where() for name in composed.get(offered) or [offered]}
 
 
 def _longest_alias(first: str, rest: list[str]) -> tuple[Method | None, list[str]]:

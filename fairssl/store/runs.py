@@ -4,6 +4,7 @@
     results/<key>/    record.json, predictions.csv.gz (id, score, target, group)
     work/<key>/       of a training that goes on: checkpoints, history.csv, live.json
     plans/            what was asked for, one file per grid
+    trials/           an empty file per run that a search tried and nobody has chosen or asked for
     locks/            one file per claim, there while it is held
 
 Nothing is unpickled.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SEARCH = ("rule", "reference", "asked", "trial_seeds")  # of a selection: which search it is of
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 
 
@@ -81,7 +83,10 @@ class RunStore:
         """Take away what `create` has made, and Slurm's folder of jobs that it did not take, as far as nothing was written
         there."""
         shutil.rmtree(self.root / "slurm", ignore_errors=True)
-        for path in (*(self.root / name for name in ("pretrain", "results", "work", "locks", "plans")), self.root):
+        for path in (
+            *(self.root / name for name in ("pretrain", "results", "work", "locks", "plans", "trials")),
+            self.root,
+        ):
             with suppress(OSError):
                 path.rmdir()
 
@@ -151,9 +156,9 @@ class RunStore:
             where = ".".join(str(step) for step in first["loc"])
             raise _broken(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
         _check_frame(path, record.version, record.key, key)
-        selection = self.read_selection(key)
-        if selection is not None:
-            record = record.model_copy(update={"facts": {**record.facts, "selection": selection}})
+        selections = self.read_selections(key)
+        if selections:
+            record = record.model_copy(update={"facts": {**record.facts, "selection": selections}})
             data = record.to_json().encode() + b"\n"
         return record, data
 
@@ -196,14 +201,42 @@ class RunStore:
         return record
 
     def write_selection(self, key: str, selection: Mapping[str, Any]) -> None:
-        """Note beside an ok run by which rule its settings were chosen; the latest choice stays."""
+        """Note beside a run by which rule its settings were chosen, beside what other rules and searches have noted."""
+        searched = [selection.get(name) for name in SEARCH]
+        others = [one for one in self.read_selections(key) if [one.get(name) for name in SEARCH] != searched]
         with whole_file(self.result_dir(key) / "selection.json") as file:
-            file.write(to_json(dict(selection)).encode() + b"\n")
+            file.write(to_json(sorted([*others, dict(selection)], key=to_json)).encode() + b"\n")
 
-    def read_selection(self, key: str) -> dict[str, Any] | None:
-        """By which rule the run's settings were chosen; None: by nobody."""
-        data = _bytes_at(self.result_dir(key) / "selection.json")
-        return None if data is None else json.loads(data)
+    def read_selections(self, key: str) -> list[dict[str, Any]]:
+        """By which rules the run's settings were chosen; empty: by nobody."""
+        path = self.result_dir(key) / "selection.json"
+        data = _bytes_at(path)
+        if data is None:
+            return []
+        try:
+            found = json.loads(data)
+        except ValueError as error:
+            raise _broken(path, f"Invalid JSON: {error}") from error
+        return found if isinstance(found, list) else [found]  # an earlier fairssl kept the latest alone
+
+    def mark_trials(self, keys: Iterable[str]) -> None:
+        """Note that these runs are tried by a search, so that no board publishes them."""
+        self.folder("trials")
+        for key in keys:
+            path = self._at("trials", key)
+            try:
+                path.touch()
+            except OSError as error:
+                raise StoreError(path, error) from error
+
+    def unmark_trials(self, keys: Iterable[str]) -> None:
+        """These runs were chosen or asked for, and are trials no longer."""
+        for key in self.trials().intersection(keys):
+            remove_path(self._at("trials", key))
+
+    def trials(self) -> set[str]:
+        """Keys of the runs that a search tried and nobody has chosen or asked for."""
+        return set(_keys(self.root / "trials"))
 
     def read_predictions(self, key: str) -> Predictions | None:
         """Predictions of an ok run; None if there is none."""

@@ -265,11 +265,53 @@ def test_the_caption_says_pairs_departures_selection_and_hardware() -> None:
     text = to_markdown(one([record(spec("a", s), 0.7, facts=facts, env=env) for s in range(2)]))
     assert "3 groups: gaps are means over all 3 pairs of groups" in text
     assert "Departure from the protocol: the official partition is not usable." in text
-    assert "Settings selected by rule paper, 12 trials each, on validation data: a." in text
+    assert "Settings selected by rule paper, 12 trials each, on validation data: a with train.lr=0.001." in text
     assert (
         "Trained on cpu (x86\\_64), 2 threads, torch 2.14.1: another device" in text
         or "Trained on cpu (x86_64)" in text
     )
+
+
+def test_the_caption_says_of_each_search_what_was_tried_chosen_and_not_met() -> None:
+    rule = {"rule": "paper", "reference": "ce", "asked": 5, "trial_seeds": [0]}
+    both = {**rule, "trials": 5, "space": 9, "chosen": {"train.lr": 0.001}}
+    later = {"rule": "constrained:1", "asked": 1, "trials": 1, "space": 9, "trial_seeds": [0, 1]}
+    later |= {"chosen": {"train.lr": 0.001}, "flag": "no setting is fair; the fairest was taken"}
+    few = {**rule, "trials": 3, "space": 3, "chosen": {}}
+    fewer = {**rule, "trials": 2, "space": 4, "chosen": {}}
+    none = {**rule, "trials": 1, "space": 1, "chosen": {}}
+    records = [
+        record(spec("a", seed), 0.7, facts={**FACTS, "selection": [both, later] if seed == 0 else [both]})
+        for seed in range(2)
+    ]
+    for name, selection in (("b", few), ("c", fewer), ("d", none)):
+        records += [record(spec(name, seed), 0.7, facts={**FACTS, "selection": [selection]}) for seed in range(2)]
+    text = " ".join(one(records).heading)
+    assert (
+        "Settings selected by rule paper (reference ce), 5 trials each (b 3, its whole space; c 2 of 4, the others did not "
+        "end well; d has nothing to search), on validation data: a with train.lr=0.001; b; c; d."
+    ) in text
+    assert (
+        "Settings selected by rule constrained:1, 1 trial each, 2 seeds per trial, on validation data: "
+        "a with train.lr=0.001 (seed 0 alone). Rule constrained:1 was not met for a: no setting is fair; the fairest was taken."
+    ) in text
+
+
+def test_a_chosen_setting_is_told_with_its_rule_and_is_no_exception() -> None:
+    """Before: `train.lr = 1e-05 instead of 0.0001: b`."""
+
+    def tuned(name: str, lr: float, chosen: bool) -> Record:
+        found = spec(name)
+        found["train"] = {**found["train"], "lr": lr}
+        selection = [{"rule": "accuracy", "trials": 2, "chosen": {"train.lr": lr}}] if chosen else []
+        return record(found, 0.7, facts={**FACTS, "selection": selection})
+
+    plain = one([tuned("a", 0.001, False), tuned("b", 1e-5, False)])
+    assert any("instead of" in note for note in plain.notes)
+    told = one([tuned("a", 0.001, True), tuned("b", 1e-5, True)])
+    assert not any("instead of" in note for note in told.notes)
+    assert "a with train.lr=0.001; b with train.lr=1e-05." in " ".join(told.heading)
+    assert " ".join(told.heading).count("train.lr=1e-05") == 1
 
 
 def test_rows_of_one_family_stand_together() -> None:

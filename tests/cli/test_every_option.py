@@ -124,11 +124,12 @@ SESSION = (
     ),
     Step("score predictions.csv --target y --score p --group a --nominal --pairs max --json", stdout_json=True),
     Step(
-        f"tune --method simclr {FACES} --trials 2 --rule constrained:50 --reference simclr --tune-seeds 1 --seeds 1 {TINY} "
+        f"tune --method simclr {FACES} --trials 2 --rule paper --reference simclr --tune-seeds 1 --seeds 1 --retry-failed {TINY} "
         "--data-dir here --device cpu --workers 1 --out tuned --json",
         ('"choices"',),
         stdout_json=True,
     ),
+    Step("board build tuned --out tuned_board --trials", makes=("tuned_board/table.md",)),
     Step("list methods", ("sofclr",)),
     Step("list --json", stdout_json=True),
     Step("show method sofclr", ("annotated",)),
