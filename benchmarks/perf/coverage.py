@@ -168,8 +168,8 @@ def markdown(report: Report) -> str:
     lines = [
         "# What the bootstrap intervals cover",
         "",
-        f"{report.content['date']} UTC, `python benchmarks/perf/coverage.py --sets {config['sets']}`: simulated test sets of each "
-        f"population and size, {config['replicates']} replicates, 95 % intervals; fairssl {versions['fairssl']}, "
+        f"{report.content['date']} UTC, `python benchmarks/perf/coverage.py --sets {config['sets']}`: simulated test sets of "
+        f"each population and size, {config['replicates']} replicates, 95 % intervals; fairssl {versions['fairssl']}, "
         f"Python {versions['python']}, {hardware['cpu']}. A coverage of 95 % is measured within "
         f"{196 * (0.95 * 0.05 / config['sets']) ** 0.5:.1f} points in 19 of 20 cases.",
         "",

@@ -31,8 +31,8 @@ def index_of(folder: Path) -> str:
         "Each folder is a board that `fairssl board build` wrote: records, per-sample predictions, tables and a page. Nothing",
         "in it is edited by hand. `fairssl board verify FOLDER` computes every number again from the predictions.",
         "",
-        "`fairssl bench --grid GRID --out RUNS` and `fairssl board build RUNS --grid GRID --out FOLDER` make a board of a grid again,",
-        "and the grid's file says what else was asked for; the command of each row is in `table.csv`.",
+        "`fairssl bench --grid GRID --out RUNS` and `fairssl board build RUNS --grid GRID --out FOLDER` make the board of a grid",
+        "again, and the grid's file says what else was asked for; the command of each row is in `table.csv`.",
         "",
     ]
     boards = boards_in(folder)
