@@ -107,7 +107,7 @@ def _not_the_papers(row: Row, namesakes: Sequence[Row], paper: PaperProtocol) ->
 
     def is_other(name: str) -> bool:
         of_method = name == "probe.thresholds" or name.partition(".")[0] not in ("train", "probe")
-        return (of_method and not row.facts.get("selection")) or name in apart
+        return (of_method and not row.facts.get("selections")) or name in apart
 
     other = [f"{name}={value}" for name, value in not_defaults(row.spec, row.name).items() if is_other(name)]
     shared = set.intersection(*(set(_differences(one, paper)) for one in namesakes))
