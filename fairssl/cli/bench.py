@@ -50,7 +50,7 @@ def bench(
     seeds: str | None = typer.Option(
         None,
         "--seeds",
-        help="How many, as 4 for seeds 0 to 3; or which, as 3,7. Default: the card's.",
+        help="How many, as 4 for seeds 0 to 3; or which, as 3,7; '3,' is one. Default: the card's.",
         metavar="N",
         rich_help_panel=WHAT,
     ),
