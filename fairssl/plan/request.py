@@ -235,7 +235,9 @@ def parse_seeds(text: str, flag: str = "--seeds") -> tuple[int, ...]:
     if len(words) > 1 and not words[-1].strip():
         words.pop()
     if not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"{flag} {text!r}: a number, as 4 for seeds 0 to 3, or a list, as 3,7 for seeds 3 and 7; '3,' is seed 3 alone")
+        raise UserError(
+            f"{flag} {text!r}: a number, as 4 for seeds 0 to 3, or a list, as 3,7 for seeds 3 and 7; '3,' is seed 3 alone"
+        )
     numbers = tuple(int(word) for word in words)
     return numbers if "," in text else seeds_up_to(numbers[0], f"{flag} {text}")
 
