@@ -81,7 +81,7 @@ def test_coverage_measures_every_metric_beside_the_percentile_interval(measured:
     assert kl[80] == 100  # 40 in each group tell too little of 100 buckets
     text = table.read_text()
     assert text.count("| metric | n = 80 | n = 400 |") == 2 and "## fair-4-max" in text
-    assert "5 simulated test sets of each population and size, 20 replicates" in text
+    assert "coverage.py --sets 5`: simulated test sets of each population and size, 20 replicates" in text
 
 
 def test_data_counts_the_images_and_opens_their_pack_faster_than_it_made_it(measured: Any) -> None:
