@@ -183,13 +183,14 @@ class BoardMaker:
 
     def _not_run(self, table: Table) -> Iterator[str]:
         """How much of the grid is not there yet: for the table's dataset, target and attribute, and in all."""
-        if self.wanted is None or not self.missing:
+        n_missing = len(self.missing)
+        if self.wanted is None or not n_missing:
             return
         place = (table.dataset, table.target, table.attribute)
-        n_here, missing = self.wanted.n_runs(place), self.wanted.missing_in(place, self._there)
-        n_all = self.wanted.n_runs()
-        text = f"{missing or 'none'} of the grid's {n_here} runs with target {table.target} and attribute {table.attribute}"
-        yield f"Not run yet: {text}{f', {len(self.missing)} of its {n_all} in all' if n_all > n_here else ''}."
+        n_here, n_all = self.wanted.n_runs(place), self.wanted.n_runs()
+        n = len(self.wanted.missing(self._there, place)) or "none"
+        text = f"{n} of the grid's {n_here} runs with target {table.target} and attribute {table.attribute}"
+        yield f"Not run yet: {text}{f', {n_missing} of its {n_all} in all' if n_all > n_here else ''}."
 
     @property
     def missing(self) -> dict[str, str]:

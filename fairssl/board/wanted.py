@@ -30,14 +30,15 @@ class Wanted:
         """How many runs it has, in all or of a dataset, target and attribute."""
         return sum(place in (None, _place(run)) for run in self._runs.values())
 
-    def missing_in(self, place: tuple[str, str, str], there: Collection[str]) -> int:
-        """How many of these are not among those that are there."""
-        return sum(_place(run) == place and identity not in there for identity, run in self._runs.items())
-
-    def missing(self, there: Collection[str]) -> dict[str, str]:
-        """Identity -> name, of runs whose `identity_of` is not among those that are there. Not their keys: these depend on the
-        content of the data, and a board is the same on a machine that has no data."""
-        return {identity: run.name for identity, run in self._runs.items() if identity not in there}
+    def missing(self, there: Collection[str], place: tuple[str, str, str] | None = None) -> dict[str, str]:
+        """Identity -> name, of runs whose `identity_of` is not among those that are there, in all or of a dataset, target and
+        attribute. Not their keys: these depend on the content of the data, and a board is the same on a machine that has no
+        data."""
+        return {
+            identity: run.name
+            for identity, run in self._runs.items()
+            if identity not in there and place in (None, _place(run))
+        }
 
 
 def wanted_of_grid(grid: str) -> Wanted:
