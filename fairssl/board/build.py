@@ -20,6 +20,7 @@ from fairssl.board.markdown import to_markdown
 from fairssl.board.recompute import brought_up_to_date, disagreements, with_one_class
 from fairssl.board.reported import impossible
 from fairssl.board.rows import Board
+from fairssl.board.runs import BoardRuns, left_out, only_trials
 from fairssl.board.table import Table
 from fairssl.board.tradeoff import to_tradeoff_markdown
 from fairssl.board.wanted import Wanted, identity_of, wanted_of_grid
@@ -27,7 +28,7 @@ from fairssl.interfaces import Metric
 from fairssl.store.files import StoreError, make_temporary, remove_path, sweep_temporaries, whole_file
 from fairssl.store.record import Predictions, Record, to_json
 from fairssl.store.runs import RunStore
-from fairssl.types import UserError, counted
+from fairssl.types import UserError
 
 MANIFEST_VERSION = 1
 TABLES = ("index.html", "table.md", "table.csv", "table.tex", "tradeoff.md")
@@ -47,12 +48,7 @@ class Built:
     @property
     def left_out(self) -> str:
         """How many runs are left out and how to have them, in one line; empty where none is."""
-        return left_out(self.n_trials, "board build --trials has such runs too") if self.n_trials else ""
-
-
-def left_out(n: int, way: str) -> str:
-    """How many runs of a search are left out, and the way to have them."""
-    return f"left out: {counted(n, 'run')}, tried by fairssl tune and not chosen; {way}"
+        return left_out(self.n_trials, "board build --trials has such runs too")
 
 
 def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = False) -> Built:
@@ -70,17 +66,11 @@ def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = 
     if next(store.records(), None) is None:
         raise UserError(f"{runs} holds no results; run `fairssl bench --out {runs}` first")
     wanted = None if grid is None else wanted_of_grid(grid)
-    rejected = store.trials() if wanted is None and not trials else set()
-    n_trials = 0
+    shown = BoardRuns(store, wanted, trials)
     maker = BoardMaker(wanted)
     with _folder(out), _staged(out) as staged, ExitStack() as files:  # all are written before the first takes its place
         records = files.enter_context(whole_file(out / "records.jsonl"))
-        for record, line in store.records_and_lines():
-            if wanted is not None and not wanted.has(record.spec):
-                continue
-            if record.key in rejected:
-                n_trials += 1
-                continue
+        for record, line in shown:
             predictions = _packed(store, record)
             maker.add(record, predictions)
             maker.hashed(line)
@@ -90,10 +80,8 @@ def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = 
                 if not path.is_file() or path.read_bytes() != predictions:
                     with whole_file(staged / path.name) as file:
                         file.write(predictions)
-        if n_trials and not maker.n_records:
-            raise UserError(
-                f"{runs} holds trials of `fairssl tune` alone, of which none is chosen yet; let it end, or build with --trials"
-            )
+        if shown.n_left_out and not maker.n_records:
+            raise UserError(only_trials(runs, "let it end, or build with --trials"))
         if not maker.n_records:
             raise UserError(f"{runs} holds no run of the grid {grid}; run `fairssl bench --grid {grid} --out {runs}`")
         texts = maker.texts()
@@ -110,7 +98,9 @@ def build_folder(runs: Path, out: Path, grid: str | None = None, trials: bool = 
         if path.name.endswith(".csv.gz") and f"{PREDICTIONS}/{path.name}" not in maker.files:
             remove_path(path)
     paths = [out / name for name in FILES]
-    return Built(maker.tables(), maker.n_records, (*paths, out / PREDICTIONS), tuple(maker.missing.values()), n_trials)
+    return Built(
+        maker.tables(), maker.n_records, (*paths, out / PREDICTIONS), tuple(maker.missing.values()), shown.n_left_out
+    )
 
 
 class BoardMaker:

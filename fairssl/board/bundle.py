@@ -32,6 +32,7 @@ from fairssl.board.markdown import to_markdown
 from fairssl.board.recompute import disagreements, judged_anew
 from fairssl.board.reported import impossible
 from fairssl.board.rows import build
+from fairssl.board.runs import BoardRuns, left_out, only_trials
 from fairssl.board.verify import against_manifest, alike, data_of, labels_of, lacking
 from fairssl.board.wanted import wanted_of_grid
 from fairssl.spec.run import key_of
@@ -54,8 +55,21 @@ class Added:
     kept: tuple[str, ...] = ()  # keys of runs that ended well here and not there: ours stay
 
 
-def export(runs: Path, out: Path, grid: str | None = None) -> int:
-    """Write the runs of a folder, or a grid's, as one zip file, and give how many. Equal runs, equal bytes. Runs that a search
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote."""
+
+    n_records: int
+    n_trials: int  # runs left out: tried by `fairssl tune` and not chosen
+
+    @property
+    def left_out(self) -> str:
+        """How many runs are left out and how to have them, in one line; empty where none is."""
+        return left_out(self.n_trials, "a --grid that names such runs exports them")
+
+
+def export(runs: Path, out: Path, grid: str | None = None) -> Exported:
+    """Write the runs of a folder, or a grid's, as one zip file. Equal runs, equal bytes. Runs that a search
     tried and did not choose are left out unless the grid has them.
 
     It holds records.jsonl, predictions/<key>.csv.gz and manifest.json.
@@ -64,13 +78,11 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         raise UserError(f"{out} is a folder; name the file to write, as --out {out / 'bundle.zip'}")
     store = RunStore(runs)
     wanted = None if grid is None else wanted_of_grid(grid)
-    rejected = store.trials()
+    shown = BoardRuns(store, wanted)
     maker = BoardMaker(wanted)
     lines: list[bytes] = []
     packed: dict[str, bytes] = {}
-    for record, line in store.records_and_lines():
-        if record.key in rejected if wanted is None else not wanted.has(record.spec):
-            continue
+    for record, line in shown:
         data = None
         if record.state == "ok":
             path = store.result_dir(record.key) / "predictions.csv.gz"
@@ -81,8 +93,8 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         maker.add(record, data)
         maker.hashed(line)
         lines.append(line)
-    if rejected and wanted is None and not lines:
-        raise UserError(f"{runs} holds trials of `fairssl tune` alone, of which none is chosen yet; let it end")
+    if shown.n_left_out and not lines:
+        raise UserError(only_trials(runs, "let it end"))
     if not lines:
         raise UserError(f"{runs} holds no results{f' of the grid {grid}' if grid else ''}; run `fairssl bench` first")
     content = {"manifest.json": maker.texts()["manifest.json"], "records.jsonl": b"".join(lines), **packed}
@@ -99,7 +111,7 @@ def export(runs: Path, out: Path, grid: str | None = None) -> int:
         raise StoreError(out, error) from error
     with whole_file(out) as target:
         target.write(made.getvalue())
-    return len(lines)
+    return Exported(len(lines), shown.n_left_out)
 
 
 def add(bundle: Path, runs: Path) -> Added:

@@ -9,6 +9,7 @@ from fairssl import scoring
 from fairssl.board.files import open_source, predictions_name, read_predictions, read_records
 from fairssl.board.recompute import brought_up_to_date, outdated
 from fairssl.board.rows import Board
+from fairssl.board.runs import BoardRuns
 from fairssl.board.table import Table
 from fairssl.store.record import Predictions
 from fairssl.store.runs import RunStore
@@ -39,10 +40,7 @@ def tables_of(folder: Path) -> list[Table]:
     board, metrics, n = Board(), scoring.columns(), 0
     if is_runs_folder(folder):
         store = RunStore(folder)
-        rejected = store.trials()
-        for record in store.records():
-            if record.key in rejected:
-                continue
+        for record, _ in BoardRuns(store):
             if outdated(record, metrics) and (kept := store.read_predictions(record.key)) is not None:
                 record = brought_up_to_date(record, kept, metrics)
             board.add(record)

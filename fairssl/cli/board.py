@@ -133,16 +133,12 @@ def export(
 
         fairssl board export runs --out bundle.zip
     """
-    from fairssl.board.build import left_out
     from fairssl.board.bundle import export as write
-    from fairssl.store.runs import RunStore
 
-    n = write(runs, out, grid)
-    typer.echo(counted(n, "record"))
-    store = RunStore(runs)
-    left = len(store.trials() & store.result_keys()) if grid is None else 0
-    if left:
-        typer.echo(left_out(left, "a --grid that names such runs exports them"))
+    written = write(runs, out, grid)
+    typer.echo(counted(written.n_records, "record"))
+    if written.left_out:
+        typer.echo(written.left_out)
     typer.echo(out)
 
 

@@ -50,20 +50,20 @@ class Run:
 
 @dataclass
 class Setting:
-    """What a user set: its values in the order of a sweep, the methods it was said to, and whether any of their runs reads
-    it."""
+    """What a user set, by `--set` or a flag: its values in the order of a sweep, the methods it was said to, and whether any
+    of their runs reads it."""
 
     values: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
     is_read: bool = False
-    called: str = "--set"
+    said: str = ""  # what stands before the values, as `--set train.lr=` or `--epochs `
 
     def take(self, other: Setting) -> None:
         """Another request's word of the same setting."""
         self.values = list(dict.fromkeys([*self.values, *other.values]))
         self.methods = list(dict.fromkeys([*self.methods, *other.methods]))
         self.is_read |= other.is_read
-        self.called = other.called
+        self.said = other.said
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Plan:
     roots: dict[str, Path | None]
     absent: dict[str, str] = field(default_factory=dict)  # dataset -> what to do about it
     weights: dict[tuple[str, str], str] = field(default_factory=dict)  # (encoder, hash of weights) -> their file
-    # Setting as the user wrote it, `train.lr` -> its values, and whether any run reads it.
+    # Setting or flag as the user wrote it, `train.lr`, `epochs` -> its values, and whether any run reads it.
     settings: dict[str, Setting] = field(default_factory=dict)
 
     def take(self, other: Plan) -> None:
@@ -87,10 +87,10 @@ class Plan:
 
     @property
     def without_effect(self) -> list[str]:
-        """A line for each setting that no run of the plan reads."""
+        """A line for each setting and flag that no run of the plan reads."""
         return [
-            f"{one.called} {name}={','.join(one.values)} has no effect: no run reads it ({', '.join(one.methods)})"
-            for name, one in self.settings.items()
+            f"{one.said}{','.join(one.values)} has no effect: no run reads it ({', '.join(one.methods)})"
+            for one in self.settings.values()
             if not one.is_read
         ]
 
@@ -229,7 +229,7 @@ def resolve(
                     seed=seed,
                 )
                 plan.runs.append(Run(text, spec))
-    plan.settings = _settings(request, composed, encoders.values())
+    plan.settings = {**_settings(request, composed, encoders.values()), **_flags(request, composed, plan.runs)}
     return plan
 
 
@@ -258,8 +258,22 @@ def _settings(
             is_read = any(key not in unread_of_encoder(spec) for spec in encoders)
         else:
             is_read = part == "data" or any(composed[label].reads(part, key) for label in methods)
-        found[name] = Setting([value], methods, is_read, request.called_setting(same_setting(name)))
+        found[name] = Setting([value], methods, is_read, f"{request.called_setting(same_setting(name))} {name}=")
     return found
+
+
+def _flags(request: Request, composed: Mapping[str, _Composed], runs: Sequence[Run]) -> dict[str, Setting]:
+    """The flags that the request says and some runs do not read, and whether any of its runs does."""
+    is_read = {
+        **{name: any(one.reads("train", name) for one in composed.values()) for name in ("epochs", "batch_size")},
+        "annotated": any(run.spec.annotated is not None for run in runs),
+        "pairs": any(run.spec.pairs is not None for run in runs),
+    }
+    return {
+        name: Setting([str(getattr(request, name))], list(composed), read, request.said(name, ""))
+        for name, read in is_read.items()
+        if getattr(request, name) is not None
+    }
 
 
 def _encoder(request: Request, name: str, params: Mapping[str, Any], plan: Plan) -> EncoderSpec:
@@ -435,7 +449,7 @@ def _with_equal_views(train: TrainConfig, method: MethodSpec) -> TrainConfig:
     heads = [head for head in (kinds.heads.get(head.name) for head in method.heads) if head.streams]
     n_views = max(part.n_views for part in (kinds.objectives.get(method.objective.name), *heads))
     wanted = 2 * (train.batch_size + (train.annotated_batch_size or train.batch_size))
-    if len(method.streams) == 2 and n_views == 2:
+    if not kinds.objectives.get(method.objective.name).trains or (len(method.streams) == 2 and n_views == 2):
         return train
     n_images = wanted // (n_views * len(method.streams))
     return train.model_copy(update={"batch_size": n_images, "annotated_batch_size": 0})

@@ -289,6 +289,31 @@ def test_a_setting_that_no_run_reads_is_said_in_one_line(
     assert json.loads(here(*words, "--json")[0])["without_effect"] == [f"--set {line}" for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("random --epochs 3 --batch-size 12", ["--epochs 3", "--batch-size 12"]),
+        ("random,simclr --epochs 3 --batch-size 12", []),
+        ("simclr --annotated 0.2", ["--annotated 0.2"]),
+        ("simclr,sofclr --annotated 0.2", []),
+        ("simclr --pairs all", ["--pairs all"]),  # of two groups there is one pair
+    ],
+)
+def test_a_flag_that_no_run_reads_is_said_in_one_line(words: str, lines: list[str], here: Call) -> None:
+    methods = words.split()[0]
+    told = here("bench", "--method", *words.split(), "--dry-run")[1].splitlines()
+    expected = [f"fairssl: {line} has no effect: no run reads it ({methods})" for line in lines]
+    assert [line for line in told if "no effect" in line] == expected
+
+
+def test_equal_views_change_no_method_that_does_not_train(here: Call) -> None:
+    keys = []
+    for flags in ((), ("--equal-views",)):
+        here("bench", "--method", "random", "--seeds", "1", *flags, "--out", "runs", "--preset", "smoke")
+        keys.append(sorted(path.name for path in Path("runs/results").iterdir()))
+    assert keys[0] == keys[1] and len(keys[0]) == 1
+
+
 @pytest.mark.slow
 def test_a_setting_without_effect_is_said_also_when_runs_are_trained(tmp_path: Path) -> None:
     line = "--set train.dual_lr=0.1 has no effect: no run reads it (simclr)"
@@ -331,6 +356,7 @@ def test_a_grid_file_names_methods(text: str, here: Call, tmp_path: Path) -> Non
         ('set = ["foo.x=1"]', "set foo: no selected method has a part 'foo'"),
         ('set = ["train.epochs=3"]\nepochs = 2', "set and 2 by --grid mine.toml: epochs; give one"),
         ('set = ["train.dual_lr=3"]', "set train.dual_lr=3 has no effect: no run reads it (simclr)"),
+        ("annotated = 0.5", "annotated = 0.5 has no effect: no run reads it (simclr)"),
         ('pairs = "maxi"', "unknown pairs 'maxi'; did you mean 'max'"),
         ('encoder = ""', "encoder is empty"),
         ('encoder = "nope"', "encoder: unknown encoder 'nope'"),
