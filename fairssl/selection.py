@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 Setting = tuple[tuple[str, Any], ...]  # (name as --set writes it, value), by name
 Where = tuple[str, str, str, str]  # method, dataset, target, attribute
 RULES = ("paper", "accuracy", "constrained", "worst_group")
+SPELLED = ("paper", "accuracy", "constrained:K", "worst_group")
 RATES = (1e-3, 1e-4, 1e-5)  # the learning rates of the SoFCLR paper
 BAND = 0.01  # accuracy that the paper's rule may give up
+DECIMALS = 9  # to which values are compared: fewer than the last bits of a sum, more than any test set tells apart
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Trial:
     values: Mapping[str, float | None]
 
     def value(self, symbol: str, worst: float) -> float:
-        """The value, or `worst` where it is undefined."""
+        """The value, or `worst` where it is undefined, to nine decimals: an ED of 7.5 points may be 0.07500000000000004."""
         found = self.values.get(symbol)
-        return worst if found is None else found
+        return worst if found is None else round(found, DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,11 @@ def choose(rule: str, trials: Sequence[Trial], reference: float | None = None) -
     `accuracy`: the most accurate. `worst_group`: the one whose worst target x group cell is best. `paper`: among those at
     most a point less accurate than the `reference` (the accuracy of the baseline), the one of least ED. `constrained:k`:
     among those whose ED is at most k points, the most accurate. Where none meets the condition, `paper` takes the most
-    accurate and `constrained` the fairest, and the choice is flagged.
+    accurate and `constrained` the fairest, and the choice is flagged. Values are compared to nine decimals.
     """
     name, _, bound = rule.partition(":")
     if name not in RULES:
-        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, RULES)}")
+        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, SPELLED)}")
     if not trials:
         raise UserError("no trial ended well: there is nothing to choose from; --retry-failed runs them again")
 
@@ -106,14 +108,14 @@ def choose(rule: str, trials: Sequence[Trial], reference: float | None = None) -
     if name == "worst_group":
         return chosen(best(trials, lambda trial: -trial.value("WorstGroupAcc", -math.inf)))
     if name == "constrained":
-        limit = limit_of(rule) / 100
+        limit = round(limit_of(rule) / 100, DECIMALS)
         fair = [trial for trial in trials if gap(trial) <= limit]
         if fair:
             return chosen(best(fair))
         return chosen(best(trials, gap), f"no setting has a validation ED of at most {bound}; the fairest was taken")
     if reference is None:
         raise UserError("--rule paper needs a reference: the validation accuracy of the baseline")
-    near = [trial for trial in trials if accuracy(trial) >= reference - BAND]
+    near = [trial for trial in trials if accuracy(trial) >= round(reference - BAND, DECIMALS)]
     if near:
         return chosen(best(near, gap))
     flag = f"no setting comes within 1 point of the reference's {100 * reference:.2f}; the most accurate was taken"
@@ -128,7 +130,7 @@ def limit_of(rule: str) -> float:
     except ValueError:
         limit = math.nan
     if not 0 <= limit <= 100:
-        raise UserError(f"--rule {rule!r}: say how large ED may be, in points, as constrained:5")
+        raise UserError(f"--rule {rule!r}: say how large ED may be, 0 to 100 points, as constrained:5")
     return limit
 
 
@@ -276,7 +278,7 @@ def _check(
         raise UserError(f"--trials {n_trials}: must be at least 1")
     name = rule.partition(":")[0]
     if name not in RULES:
-        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, RULES)}")
+        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, SPELLED)}")
     if name == "constrained":
         limit_of(rule)
     if reference is not None and name != "paper":

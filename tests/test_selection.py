@@ -66,6 +66,14 @@ def test_ties_go_to_the_more_accurate_and_then_to_the_first_setting() -> None:
     assert name(choose("paper", tied, 0.8)) == name(choose("accuracy", tied)) == "a"
 
 
+def test_the_last_bits_of_a_value_decide_nothing() -> None:
+    exact = trials(("b", 0.8, 0.07500000000000004, 0.5), ("a", 0.8, 0.075, 0.5000000000000001))
+    choice = choose("constrained:7.5", exact[:1])
+    assert name(choice) == "b" and not choice.flag
+    assert {name(choose(rule, exact)) for rule in ("constrained:1", "constrained:8", "worst_group")} == {"a"}
+    assert not choose("paper", trials(("b", 0.8 - 0.01 - 1e-16, 0.2, 0.5)), 0.8).flag
+
+
 def test_an_undefined_value_never_wins() -> None:
     some = trials(("a", 0.8, None, None), ("b", 0.795, 0.3, 0.1), ("c", None, 0.0, 0.9))
     assert name(choose("paper", some, 0.8)) == "b"
@@ -76,7 +84,7 @@ def test_an_undefined_value_never_wins() -> None:
 def test_wrong_rules_are_one_line() -> None:
     with pytest.raises(UserError, match="unknown --rule 'papr'; did you mean 'paper'"):
         choose("papr", trials())
-    with pytest.raises(UserError, match="say how large ED may be, in points, as constrained:5"):
+    with pytest.raises(UserError, match="say how large ED may be, 0 to 100 points, as constrained:5"):
         choose("constrained:many", trials())
     with pytest.raises(UserError, match="no trial ended well"):
         choose("accuracy", [])

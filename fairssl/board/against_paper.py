@@ -21,7 +21,8 @@ DEVIATIONS = 2.0
 @dataclass(frozen=True)
 class Comparison:
     """A cell of ours beside the paper's, both in the units that are printed. `tolerance` is what still counts as agreeing:
-    two standard deviations of the difference, sqrt(sd^2 + sd_paper^2), and at least 1 point, or 0.01."""
+    two standard deviations of the difference, sqrt(sd^2 + sd_paper^2), and at least 1 point, or 0.01. Where the paper prints no
+    standard deviation, ours alone counts."""
 
     dataset: str
     target: str
@@ -174,6 +175,13 @@ def _not_comparable(
     return ""
 
 
+def _deviation_of(found: Sequence[Comparison]) -> str:
+    if all(c.paper_sd is None for c in found):
+        return "ours, since this table of the paper prints none"
+    some = any(c.paper_sd is None for c in found)
+    return "the difference" + (", of ours alone where the paper prints none" if some else "")
+
+
 def to_markdown_comparison(found: Sequence[Comparison]) -> str:
     """A table per (dataset, target, attribute) and table of the paper's, with what is not the paper's protocol and a count
     of the verdicts."""
@@ -189,7 +197,7 @@ def to_markdown_comparison(found: Sequence[Comparison]) -> str:
             f"## {markdown_text(f'{dataset}: target {target}, attribute {attribute}, against the table {name}')}",
             "",
             *(f"{markdown_text(text)}\n" for text in _protocol_sentence(here)),
-            f"{counts}. Tolerance: two standard deviations of the difference, at least 1 point or 0.01.",
+            f"{counts}. Tolerance: two standard deviations of {_deviation_of(here)}, at least 1 point or 0.01.",
             "",
             "| Method | Metric | Ours | Seeds | Paper | Difference | Tolerance | Verdict |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",

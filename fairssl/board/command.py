@@ -63,6 +63,8 @@ def _assignments(spec: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[s
     for part in ("train", "probe"):
         yield from _differing(part, spec[part], base[part], ("epochs", "batch_size") if part == "train" else ())
     theirs = {part["name"]: part["params"] for part in (base["method"]["objective"], *base["method"]["heads"])}
+    kept = {head["name"] for head in spec["method"]["heads"]}
+    yield from (f"{head['name']}.weight=0" for head in base["method"]["heads"] if head["name"] not in kept)
     for part in (spec["method"]["objective"], *spec["method"]["heads"]):
         yield from _differing(part["name"], part["params"], theirs[part["name"]])
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairssl import kinds
+from fairssl.board.names import seeds_named
 from fairssl.board.selected import chosen_settings, describe_selections
 from fairssl.board.settings import not_defaults
 from fairssl.board.table import DOES_NOT_COMPETE, INSIDE_FLOOR, LEAK, LEAK_MLP, Column, Row, SeedStats, Table
@@ -217,8 +218,10 @@ def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str,
         facts = {
             name: value for name, value in row.facts.items() if name in ("n_train", "n_val", "n_test", "n_annotated")
         }
-        facts |= {f"batches.{name}": n for name, n in row.facts.get("batches", {}).items()}
+        told_by_images_per_step = ("train.batch_size", "train.annotated_batch_size") if row.facts.get("batches") else ()
         for name, value in {**_settings(row), **dict(_leaves(facts))}.items():
+            if name in told_by_images_per_step:
+                continue
             values.setdefault(name, Counter())[value] += 1
             owners.setdefault((name, value), []).append(row)
     usual = {name: min(found, key=lambda value: (-found[value], value)) for name, found in values.items()}
@@ -313,11 +316,14 @@ def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence
     encoder = {name: value for name, value in usual.items() if name.startswith("encoder.params.")}
     options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
     epochs = usual.get("train.epochs")
-    batch = usual.get("batches.all", usual.get("batches.annotated", usual.get("train.batch_size", "?")))
+    sizes = {str(of.get("all", of.get("annotated"))) for row in rows if (of := row.facts.get("batches"))}
+    batch = f"batch {min(sizes)}" if len(sizes) == 1 else "batches under Images/step"
+    if not sizes:  # records that do not tell, or nothing that has ended
+        batch = f"batch {usual.get('train.batch_size', '?')}"
     trained = [
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",
-        *(["not trained"] if epochs is None else [f"{epochs} epoch{'' if epochs == '1' else 's'}", f"batch {batch}"]),
+        *(["not trained"] if epochs is None else [f"{epochs} epoch{'' if epochs == '1' else 's'}", batch]),
     ]
     yield f"Encoder {', '.join(trained)}."
     yield from _weights(rows)
@@ -352,9 +358,11 @@ def _longer(rows: Sequence[Row]) -> Iterator[str]:
 def _equal_views(rows: Sequence[Row]) -> Iterator[str]:
     """That all rows take as many augmented images per step, where their batches differ."""
     batches = [row.facts.get("batches") or {} for row in rows]
-    views = {sum(of.values()) * row.facts.get("n_views", 0) for row, of in zip(rows, batches, strict=True)}
-    if len(views) == 1 and views != {0} and len({to_json(of) for of in batches}) > 1:
-        yield f"Equal views: every row takes {min(views)} augmented images per step."
+    trained = [(row, of) for row, of in zip(rows, batches, strict=True) if sum(of.values())]
+    views = {sum(of.values()) * row.facts.get("n_views", 0) for row, of in trained}
+    if len(views) == 1 and views != {0} and len({to_json(of) for _, of in trained}) > 1:
+        every = "every row" if len(trained) == len(rows) else "every row that trains"
+        yield f"Equal views: {every} takes {min(views)} augmented images per step."
 
 
 def _trained_on(data: Mapping[str, Any]) -> str:
@@ -493,7 +501,8 @@ def _machine(facts: Mapping[str, Any]) -> str:
         return ""
     more = ""
     if str(env["device"]).startswith("cpu"):
-        more += f", {env['threads']} threads" if env.get("threads") else ""
+        threads = str(env.get("threads") or "")
+        more += f", {threads} thread{'' if threads == '1' else 's'}" if threads else ""
         more += ", augmentation compiled" if facts.get("augmentation") == "compiled" else ""
     return f"{env['device']}{more}, torch {env.get('torch', 'unknown')}"
 
@@ -513,9 +522,9 @@ def _row_notes(row: Row, columns: Sequence[Column]) -> Iterator[str]:
     if row.all_failed:
         return
     if not row.is_complete:
-        there = ", ".join(str(seed) for seed in row.seeds if seed not in row.failed)
-        lacking = f"; seed {', '.join(map(str, row.missing))} not run" if row.missing else ""
-        yield f"{row.label}: over seed {there} alone{lacking}: does not compete."
+        there = seeds_named(seed for seed in row.seeds if seed not in row.failed)
+        lacking = f"; {seeds_named(row.missing)} not run" if row.missing else ""
+        yield f"{row.label}: over {there} alone{lacking}: does not compete."
     if row.collapsed:
         yield f"{row.label}: {row.collapsed}: does not compete."
     one_class: Mapping[int, int] = row.facts.get("one_class", {})

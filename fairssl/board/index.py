@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairssl.board.files import open_source, read_manifest
+from fairssl.board.files import open_source, read_manifest, sha256
 from fairssl.board.markdown import markdown_text
 from fairssl.store.files import whole_file
 from fairssl.types import UserError
@@ -32,7 +32,8 @@ def index_of(folder: Path) -> str:
         "in it is edited by hand. `fairssl board verify FOLDER` computes every number again from the predictions.",
         "",
         "`fairssl bench --grid GRID --out RUNS` and `fairssl board build RUNS --grid GRID --out FOLDER` make the board of a grid",
-        "again, and the grid's file says what else was asked for; the command of each row is in `table.csv`.",
+        "again, and the grid's file says what else was asked for. The command of each row is in `table.csv`, also of boards",
+        "without a grid.",
         "",
     ]
     boards = boards_in(folder)
@@ -53,7 +54,7 @@ def _line(board: Path) -> Iterator[str]:
     yield f"[{markdown_text(name)}]({name}/table.md)"
     grid = manifest.get("grid")
     yield "-" if grid is None else markdown_text(str(grid))
-    yield ", ".join(titles(board))
+    yield "; ".join(titles(board))
     yield f"{len(states) - missing}" + (f" of {len(states)}" if missing else "")
     metrics = manifest.get("metrics")
     versions = metrics if isinstance(metrics, dict) else {}
@@ -78,9 +79,15 @@ def grid_of_board(board: Path, number: int = 1) -> str:
 
 def _sections(board: Path) -> list[str]:
     try:
-        text = (board / "table.md").read_text(encoding="utf-8")
+        content = (board / "table.md").read_bytes()
     except OSError as error:
         raise UserError(f"{board} has no table.md; build it again with `fairssl board build`") from error
+    if sha256(content) != read_manifest(open_source(board))["files"].get("table.md"):
+        raise UserError(
+            f"{board / 'table.md'} is not the table that its manifest was made with; see `fairssl board verify {board}`, and "
+            "build the board again"
+        )
+    text = content.decode("utf-8")
     return re.split(r"^## ", text, flags=re.M)[1:]
 
 

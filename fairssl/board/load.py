@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairssl import scoring
-from fairssl.board.files import open_source, predictions_name, read_predictions, read_records
+from fairssl.board.files import open_source, predictions_name, read_manifest, read_predictions, read_records
 from fairssl.board.recompute import brought_up_to_date, outdated
 from fairssl.board.rows import Board
 from fairssl.board.runs import BoardRuns
@@ -48,10 +48,11 @@ def tables_of(folder: Path) -> list[Table]:
     elif (folder / "records.jsonl").is_file():
         source = open_source(folder)
         names = set(source.names())
+        runs = read_manifest(source)["runs"] if "manifest.json" in names else {}
         for record in read_records(source):
             if outdated(record, metrics) and predictions_name(record.key) in names:
                 record = brought_up_to_date(record, read_predictions(source, record.key), metrics)
-            board.add(record)
+            board.add(record, runs.get(record.key, {}).get("label"))  # as its own tables call it
             n += 1
     if not n:
         raise UserError(f"{folder} holds no results; run `fairssl bench --out {folder}` first")

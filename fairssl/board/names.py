@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from fairssl.board.paper import paper_names
 
@@ -19,6 +19,12 @@ _SAME = {
 def paper_method(name: str) -> str:
     """The registry name under which the paper's tables have a method; the name itself where they have none."""
     return _SAME.get(name, name)
+
+
+def seeds_named(seeds: Iterable[object]) -> str:
+    """`seed 2`, or `seeds 0, 1`."""
+    found = list(map(str, seeds))
+    return f"{'seed' if len(found) == 1 else 'seeds'} {', '.join(found)}"
 
 
 def printed_name(label: str) -> str:

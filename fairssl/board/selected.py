@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fairssl.board.names import seeds_named
 from fairssl.board.table import Row
 from fairssl.store.runs import SEARCH
 from fairssl.types import counted
@@ -72,5 +73,5 @@ def _tried(label: str, selection: Mapping[str, Any]) -> str:
 
 def _chosen(row: Row, selection: Mapping[str, Any], seeds: Sequence[int]) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in sorted(selection.get("chosen", {}).items()))
-    alone = "" if len(seeds) == len(row.seeds) else f" (seed {', '.join(map(str, seeds))} alone)"
+    alone = "" if len(seeds) == len(row.seeds) else f" ({seeds_named(seeds)} alone)"
     return f"{row.label}{f' with {settings}' if settings else ''}{alone}"

@@ -17,7 +17,7 @@ LIMITS = {True: (0.02, 0.05, 0.10, 0.15, 0.20, 0.25), False: (0.01, 0.02, 0.05, 
 @dataclass(frozen=True)
 class TradeOff:
     """Of the rows whose seeds are all there. `area`: hypervolume over the seeds, each seed's from all rows, with the
-    reference point (majority share, largest gap of any row and seed)."""
+    reference point (majority share, largest gap of any of these rows and seeds)."""
 
     gap: Column
     accuracy: Column
@@ -93,7 +93,7 @@ def sentences(one: TradeOff) -> list[str]:
     return [
         *found,
         f"Hypervolume {mean}{spread} over the seeds; reference point {one.accuracy.heading} {one.accuracy.show(a)} (the "
-        f"larger class), {one.gap.heading} {one.gap.show(g)} (the largest of any run).",
+        f"larger class), {one.gap.heading} {one.gap.show(g)} (the largest of any run of these rows).",
     ]
 
 

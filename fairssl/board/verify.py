@@ -25,7 +25,7 @@ from fairssl.board.files import (
     sha256,
 )
 from fairssl.board.recompute import TOLERANCE, disagreements, judged_anew, outdated
-from fairssl.board.wanted import wanted_of_grid
+from fairssl.board.wanted import not_run, wanted_of_grid
 from fairssl.spec.keys import digest
 from fairssl.spec.run import key_of
 from fairssl.store.record import Predictions, Record
@@ -64,9 +64,7 @@ def verify(folder: Path, resample: bool = False) -> Verified:
             found.faults.append(str(error))
             continue
         check.record(record, line + b"\n")
-    for key, run in runs.items():
-        if run.get("state") == "missing":
-            found.notes.append(f"{run.get('name', key)} was not run")
+    found.notes += not_run(str(run.get("name", key)) for key, run in runs.items() if run.get("state") == "missing")
     found.faults += lacking(runs, check.records)
     for name in source.names():
         if name.startswith(f"{PREDICTIONS}/") and name not in files:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fairssl.board.names import seeds_named
 from fairssl.plan.request import load_grid
 from fairssl.plan.resolve import Run, resolve_all
 from fairssl.spec.keys import digest
@@ -44,6 +46,17 @@ class Wanted:
 def wanted_of_grid(grid: str) -> Wanted:
     """The runs of a grid file, or of a grid that comes with fairssl."""
     return Wanted(grid, resolve_all(load_grid(grid), allow_absent=True).runs)
+
+
+def not_run(names: Iterable[str]) -> Iterator[str]:
+    """A line for the runs of a row that are not there, by their names: those of a sweep, which share a name, together."""
+    seeds: dict[str, list[str]] = {}
+    for name, n in Counter(names).items():
+        row, _, seed = name.rpartition(" seed ")
+        seeds.setdefault(row or name, []).append(f"{seed} ({n} settings)" if n > 1 else seed)
+    for row, missing in sorted(seeds.items()):
+        missing.sort(key=lambda text: (len(text.split()[0]), text) if text else (0, ""))
+        yield f"not run: {row}" + (f", {seeds_named(missing)}" if any(missing) else "")
 
 
 def _place(run: Run) -> tuple[str, str, str]:

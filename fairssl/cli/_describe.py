@@ -271,10 +271,13 @@ def parameters_of(config: Any, label: str) -> list[dict[str, Any]]:
             "type": _type(field.annotation),
             "default": field.get_default(call_default_factory=True),
             "range": _range(field.metadata),
-            "about": field.description or "",
+            "about": " ".join((field.description or "").split()),
         }
         for name, field in config.model_fields.items()
     ]
+
+
+PAIRS = "Of more than two groups; `bench` and `score` ask for all where the groups are in no order."
 
 
 def _keywords(metric: Any) -> Iterator[dict[str, Any]]:
@@ -282,7 +285,8 @@ def _keywords(metric: Any) -> Iterator[dict[str, Any]]:
 
     hints = get_type_hints(metric)
     for name, parameter in list(inspect.signature(metric).parameters.items())[1:]:
-        yield {"name": name, "type": _type(hints.get(name)), "default": parameter.default}
+        found = {"name": name, "type": _type(hints.get(name)), "default": parameter.default}
+        yield {**found, **({"about": PAIRS} if name == "pairs" else {})}
 
 
 def _type(annotation: Any) -> str:

@@ -44,6 +44,7 @@ def build(
 
     from fairssl.board.build import build_folder
     from fairssl.board.terminal import show
+    from fairssl.board.wanted import not_run
 
     built = build_folder(runs, out or runs, grid, trials)
     if sys.stdout.isatty():
@@ -52,8 +53,8 @@ def build(
     typer.echo(f"{counted(built.n_records, 'record')}, {counted(len(built.tables), 'table')}, {counted(n_rows, 'row')}")
     if built.left_out:
         typer.echo(built.left_out)
-    for name in built.missing:
-        typer.echo(f"not run: {name}")
+    for line in not_run(built.missing):
+        typer.echo(line)
     for path in built.files:
         typer.echo(path)
 

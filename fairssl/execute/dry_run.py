@@ -35,8 +35,8 @@ def dry_run(plan: Plan, store: RunStore, options: Options, log: Reporter, timed:
         "runs": found.n_runs,
         "cells": found.n_runs,  # its name in 0.1.0
         "pretrainings": len(found.pretrainings),
-        "done": found.count("ok", plan.runs),
-        "failed": found.count("failed", plan.runs) + found.count("diverged", plan.runs),
+        "done": found.count("ok"),
+        "failed": found.count("failed") + found.count("diverged"),
         "left": sum(len(runs) for runs in found.due.values()),
         "to_train": len(found.to_train),
         "methods": list(_rows(plan, found)),

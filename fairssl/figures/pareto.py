@@ -79,7 +79,15 @@ def _draw(
         best = pareto_front([(y.mean or 0.0, x.mean or 0.0) for _, x, y in points])
         edge = sorted((_printed(points[i][1], across), _printed(points[i][2], up)) for i in best)
         axes.plot(
-            [x for x, _ in edge], [y for _, y in edge], color="#666666", linestyle=":", zorder=1, label="Pareto front"
+            [x for x, _ in edge],
+            [y for _, y in edge],
+            color="#666666",
+            linestyle=":",
+            marker="o",  # a ring around each point, which alone shows a front of one
+            markersize=11,
+            markerfacecolor="none",
+            zorder=1,
+            label="Pareto front",
         )
         _keep_possible(axes, across, up)
         axes.set_xlabel(plain(_label(across)))

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,9 @@ class Survey:
     due: dict[str, list[Run]]
     to_train: set[str]  # pretrain keys of `due` that are not trained yet
 
-    def count(self, state: str, runs: Iterable[Run]) -> int:
-        return sum(self.states.get(run.spec.key) == state for run in runs)
+    def count(self, state: str) -> int:
+        """How many runs of the plan ended so, each once, however many of its rows it stands for."""
+        return sum(one == state for one in self.states.values())
 
     def estimate(self, known: Mapping[str, Pace]) -> Estimate:
         found = Estimate()
@@ -73,7 +74,7 @@ def survey(plan: Plan, store: RunStore, retry_failed: bool = False) -> Survey:
         if wanted:
             due[pretrain_key] = list(wanted.values())
     to_train = {key for key in due if not store.has_pretrain(key)}
-    return Survey(len(plan.runs), pretrainings, states, due, to_train)
+    return Survey(len({run.spec.key for run in plan.runs}), pretrainings, states, due, to_train)
 
 
 def is_due(state: str | None, retry_failed: bool) -> bool:

@@ -140,7 +140,7 @@ def test_a_row_that_lacks_seeds_does_not_compete_however_it_came_to_be_so() -> N
     found = cells(table)
     assert found["sogclr"]["Acc"] == "90.00" and found["sogclr"]["Seeds"] == "1 of 3"
     assert found["simclr"]["Acc"].startswith("**60.00")
-    assert "- sogclr: over seed 2 alone; seed 0, 1 not run: does not compete." in to_markdown(table)
+    assert "- sogclr: over seed 2 alone; seeds 0, 1 not run: does not compete." in to_markdown(table)
     acc = next(row for row in to_long_rows(table) if (row["method"], row["metric"]) == ("sogclr", "Acc"))
     assert (acc["best"], acc["competes"], acc["rank"], acc["missing"]) == (False, False, 2, 2)
 
@@ -194,8 +194,13 @@ def test_a_caption_says_where_all_rows_see_as_many_views() -> None:
     batches = {"simclr": {"all": 256}, "sofclr": {"all": 128, "annotated": 128}}
     equal = [record(spec(m), facts={**FACTS, "batches": batches[m], "n_views": 2}) for m in batches]
     assert "Equal views: every row takes 512 augmented images per step." in to_markdown(one(equal))
+    text = to_markdown(one(equal))
+    assert "batches under Images/step" in text and "instead of" not in text  # the column says each row's own
     alone = to_markdown(one(equal[:1]))
-    assert "Equal views" not in alone
+    assert "Equal views" not in alone and "batch 256" in alone
+    untrained = record(spec("random"), facts={**FACTS, "batches": {}, "n_views": 0})
+    with_untrained = to_markdown(one([*equal, untrained]))
+    assert "Equal views: every row that trains takes 512 augmented images per step." in with_untrained
 
 
 def test_two_standard_errors_by_hand() -> None:

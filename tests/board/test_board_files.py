@@ -37,7 +37,7 @@ from fairssl.board.paper import paper_rows
 from fairssl.board.recompute import brought_up_to_date, disagreements, outdated
 from fairssl.board.rows import build
 from fairssl.board.verify import verify
-from fairssl.board.wanted import Wanted
+from fairssl.board.wanted import Wanted, not_run
 from fairssl.plan.resolve import Run
 from fairssl.spec.run import key_of
 from fairssl.store.record import ColumnFacts, Predictions, Record
@@ -184,7 +184,7 @@ def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys
     assert cli.run(["board", "build", str(tmp_path / "runs"), "--grid", str(grid), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "2 records, 1 table, 1 row" in said
-    assert said.count("not run: byol synthfaces/attractive/male seed") == 2
+    assert "not run: byol synthfaces/attractive/male, seeds 0, 1\n" in said
     manifest = json.loads((out / "manifest.json").read_text())
     assert sorted(run["state"] for run in manifest["runs"].values()) == ["missing", "missing", "ok", "ok"]
     for name in ("table.md", "table.tex", "index.html"):
@@ -192,7 +192,15 @@ def test_a_grid_picks_its_runs_and_names_what_was_not_run(tmp_path: Path, capsys
         assert "sofclr" not in text
         assert "Not run yet: 2 of the grid's 4 runs with target attractive and attribute male." in text, name
     assert cli.run(["board", "verify", str(out)]) == 0
-    assert capsys.readouterr().out.count("was not run") == 2
+    assert "not run: byol synthfaces/attractive/male, seeds 0, 1\n" in capsys.readouterr().out
+
+
+def test_the_runs_of_a_sweep_that_are_not_there_are_counted_by_seed() -> None:
+    names = [f"sofclr faces/a/b seed {seed}" for seed in (10, 2, 2, 2)] + ["byol faces/a/b seed 0"]
+    assert list(not_run(names)) == [
+        "not run: byol faces/a/b, seed 0",
+        "not run: sofclr faces/a/b, seeds 2 (3 settings), 10",
+    ]
 
 
 def test_what_a_grid_lacks_is_the_same_with_and_without_its_data() -> None:
@@ -893,6 +901,7 @@ def test_what_is_no_bundle_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         ("byol+adversary:0.3", ()),
         ("erm", ("train.lr=0.01",)),
         ("ce", ("probe.kind=knn",)),
+        ("sofclr", ("adversary.weight=0",)),  # whose spec has no adversary
     ],
 )
 def test_a_rows_command_means_its_runs(method: str, sets: tuple[str, ...]) -> None:
@@ -986,12 +995,12 @@ def test_of_a_sweep_only_the_methods_own_settings_are_judged() -> None:
     lines = [
         line for line in beside_the_paper("utkface_cpu_alpha") if line.startswith("| sofclr") and "| Acc |" in line
     ]
-    verdicts = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in lines}
-    assert verdicts.pop("sofclr (adversary.weight=1.0)") == verdicts.pop("sofclr") == "worse"  # by age, by ethnicity
-    assert len(verdicts) == 5
-    for label, verdict in verdicts.items():
+    verdicts = [(line.split("|")[1].strip(), line.split("|")[-2].strip()) for line in lines]
+    assert len({label for label, _ in verdicts}) == 7
+    for label, verdict in verdicts:
         setting = label.removeprefix("sofclr (").removesuffix(")")
-        assert verdict == f"not comparable: not what stands for the paper's row: {setting}"
+        other = f"not comparable: not what stands for the paper's row: {setting.replace('=0.0', '=0')}"
+        assert verdict == ("worse" if setting == "adversary.weight=1.0" else other)
 
 
 def test_only_several_seeds_and_an_equal_test_set_are_judged() -> None:
@@ -1023,6 +1032,17 @@ def test_only_several_seeds_and_an_equal_test_set_are_judged() -> None:
     for records, judged in ((weak, False), (chosen, True)):
         found = compare_with_paper(build(records))
         assert (next(c for c in found if c.metric == "Acc").verdict == "worse") == judged
+
+
+def test_the_command_calls_the_rows_of_a_published_sweep_as_its_table_does() -> None:
+    code, out, err = fairssl("board", "compare", ROOT / "leaderboards" / "utkface_cpu_alpha", "--paper")
+    assert code == 0, err
+    table = (ROOT / "leaderboards" / "utkface_cpu_alpha" / "table.md").read_text(encoding="utf-8").replace(" †", "")
+    rows = {line.split(" | ")[0] for line in out.splitlines() if line.startswith("| sofclr")}
+    assert len(rows) >= 7 and rows == {
+        line.split(" | ")[0] for line in table.splitlines() if line.startswith("| sofclr")
+    }
+    assert "| sogclr |" not in out
 
 
 def test_the_command_compares(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,14 @@ def test_boards_are_indexed_and_their_tables_put_between_markers(
     assert "[mine](mine/table.md) | - | synthfaces: target attractive, attribute male | 2 |" in index
     assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 0
     assert capsys.readouterr().out == "nothing changed\n"
+    table = boards / "mine" / "table.md"
+    whole = table.read_text()
+    table.write_text(whole.replace("| simclr |", "| mine |"))
+    assert cli.run(["board", "index", str(boards), "--readme", str(readme)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "table.md is not the table that its manifest was made with" in said
+    assert readme.read_text() == text and (boards / "README.md").read_text() == index
+    table.write_text(whole)
     assert cli.run(["board", "index", str(tmp_path / "none")]) == 2
     (tmp_path / "empty").mkdir()
     capsys.readouterr()

@@ -279,7 +279,7 @@ def test_adjacent_pairs_of_ordered_groups_and_of_two_groups_can_be_planned(
 
 
 def test_a_plan_for_another_machine_says_what_this_one_lacks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", *TINY, "--method", "simclr", "--dry-run", "--out", str(tmp_path / "runs")]
+    words = ["bench", *TINY, "--method", "sofclr", "--dry-run", "--out", str(tmp_path / "runs")]
     assert run([*words, "--device", "cuda:77"]) == 0
     out, err = capfd.readouterr()
     assert out.startswith("2 runs, 2 distinct pretrainings; ")

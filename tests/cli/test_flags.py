@@ -306,6 +306,15 @@ def test_a_flag_that_no_run_reads_is_said_in_one_line(words: str, lines: list[st
     assert [line for line in told if "no effect" in line] == expected
 
 
+def test_a_run_that_two_rows_share_is_counted_once(here: Call) -> None:
+    words = ["bench", "--method", "sofclr,sogclr", "--set", "adversary.weight=0,1", "--seeds", "1", "--dry-run"]
+    assert here(*words)[0].startswith(
+        "2 runs, 2 distinct pretrainings; 0 done, 0 failed or diverged, 2 to run, 2 to train"
+    )
+    found = json.loads(here(*words, "--json")[0])
+    assert (found["runs"], found["left"]) == (2, 2) and sum(row["runs"] for row in found["methods"]) == 3
+
+
 def test_equal_views_change_no_method_that_does_not_train(here: Call) -> None:
     keys = []
     for flags in ((), ("--equal-views",)):

@@ -107,7 +107,10 @@ def test_pairs(write, capsys):  # A9
         assert found["metrics"]["ED"] == pytest.approx(expected["other_readings"]["all_pairs"])
         assert found["pairs"] == "all"
     assert result(capsys, path, "--pairs", "max")["metrics"]["ED"] == 1.0
-    assert "pairs" not in result(capsys, write(BASIC), "--pairs", "max")  # two groups: every way gives the same
+    two = result(capsys, write(BASIC), "--pairs", "max", "--ordered")  # two groups: every way gives the same
+    assert "pairs" not in two and two["notes"] == ["two groups are one pair: pairs and ordered have no effect"]
+    assert result(capsys, write(BASIC), "--pairs", "max")["notes"] == ["two groups are one pair: pairs has no effect"]
+    assert "notes" not in result(capsys, write(BASIC))
 
 
 def test_the_caption_says_which_pairs(write, capsys):  # A9

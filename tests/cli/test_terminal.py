@@ -164,6 +164,11 @@ def test_a_mistake_names_the_help_of_its_own_command() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_in_a_pipe_each_setting_is_one_line() -> None:
+    rows = piped("show", "train").stdout.split("parameters (--set NAME=VALUE)\n")[1].rstrip("\n").split("\n")
+    assert len(rows) > 20 and all(row.startswith("  train.") for row in rows)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_list_breaks_no_word(width: int) -> None:
     code, text = on_terminal([*FAIRSSL, "list"], width, variables=PLAIN)
