@@ -97,20 +97,36 @@ def compare(
         metavar="BOARD", parser=parse_path, help="A board, or a folder that `fairssl bench` wrote to."
     ),
     paper: bool = typer.Option(False, "--paper", help="With the tables of the SoFCLR paper."),
+    row: list[str] = typer.Option(
+        [], "--row", help="Twice: two rows with each other, by a paired t test over their seeds.", metavar="NAME"
+    ),
+    samples: int = typer.Option(
+        0,
+        "--samples",
+        min=0,
+        help="With --row: also a permutation test over the test samples, of N exchanges.",
+        metavar="N",
+    ),
     as_json: bool = JSON,
 ) -> None:
-    """Set each mean and spread beside the paper's: agree, better, worse, not comparable.
+    """Set each mean and spread beside the paper's: agree, better, worse, not comparable. Or two rows beside each other.
 
-    Example:
+    Examples:
 
         fairssl board compare board --paper
+        fairssl board compare board --row simclr --row sofclr
     """
     from fairssl.board.against_paper import compare_with_paper, to_markdown_comparison
     from fairssl.board.load import tables_of
     from fairssl.types import UserError
 
-    if not paper:
-        raise UserError("name what to compare with: --paper")
+    if paper == bool(row):
+        raise UserError("name what to compare: --paper, or two rows, as --row simclr --row sofclr")
+    if samples and not row:
+        raise UserError(f"--samples {samples} belongs to --row; leave it out")
+    if row:
+        _compare_rows(board, row, samples, as_json)
+        return
     found = compare_with_paper(tables_of(board))
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
@@ -162,6 +178,20 @@ def add(
     typer.echo(f"{counted(added.n_new, 'run')} added to {runs}, {added.n_known} were there already")
     for key in added.kept:
         typer.echo(f"not taken: {key} failed there and ended well in {runs}")
+
+
+def _compare_rows(board: Path, names: list[str], samples: int, as_json: bool) -> None:
+    from fairssl.board.between_rows import compare_rows, to_markdown_tests
+    from fairssl.board.load import predictions_of, tables_of
+    from fairssl.progress import reporter
+
+    tables = tables_of(board)
+    with reporter() as log:
+        found = compare_rows(tables, names, predictions_of(board), samples, log.stage)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+    else:
+        typer.echo(to_markdown_tests(found, tables), nl=False)
 
 
 @app.command()

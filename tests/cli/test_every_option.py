@@ -84,6 +84,7 @@ SESSION = (
     Step("board add bundle.zip --runs taken", makes=("taken/*",)),
     Step("board compare boards/again --paper", ("no row of boards/again",)),
     Step("board compare boards/again --paper --json", stdout_json=True),
+    Step("board compare boards/again --row simclr --row sofclr --samples 20", ("Difference: simclr less sofclr",)),
     Step("board index boards --readme readme.md", makes=("boards/README.md",)),
     Step(
         "plot pareto runs --metric DP --dataset synthfaces --target attractive --attr male --method simclr,sofclr --out figures",
