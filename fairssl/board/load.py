@@ -52,7 +52,8 @@ def tables_of(folder: Path) -> list[Table]:
         for record in read_records(source):
             if outdated(record, metrics) and predictions_name(record.key) in names:
                 record = brought_up_to_date(record, read_predictions(source, record.key), metrics)
-            board.add(record, runs.get(record.key, {}).get("label"))  # as its own tables call it
+            label = runs.get(record.key, {}).get("label")  # as its own tables call it
+            board.add(record, label if isinstance(label, str) else None)
             n += 1
     if not n:
         raise UserError(f"{folder} holds no results; run `fairssl bench --out {folder}` first")

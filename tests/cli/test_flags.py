@@ -122,12 +122,18 @@ OTHER = {
 }
 
 
+NO_PAIRS = "has no effect: no run reads it"  # of --pairs, with two groups
+
+
 @pytest.mark.slow
 def test_a_grid_file_and_the_same_flags_plan_the_same_runs(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(FILE, encoding="utf-8-sig")  # as some editors write it
     assert {*FLAGS, "weights"} == set(GRID_KEYS)  # weights are of timm models alone: below
     from_file = plan("--grid", "mine.toml", cwd=tmp_path)
     from_flags = plan(*(word for words in FLAGS.values() for word in words), cwd=tmp_path)
+    methods = f"{NO_PAIRS} (simclr, sofclr)"
+    assert from_file.pop("without_effect") == [f"--grid mine.toml: pairs = all {methods}"]
+    assert from_flags.pop("without_effect") == [f"--pairs all {methods}"]
     assert from_file == from_flags and from_file["replaced"] == []
     # sofclr twice, simclr once: its runs do not depend on the adversary; 2 targets x 2 attributes x 2 seeds
     assert (from_file["runs"], from_file["pretrainings"]) == (24, 6)
@@ -152,7 +158,11 @@ def test_a_flag_stands_in_place_of_its_key_in_the_file_and_of_no_other(key: str,
     others = ["--set", "encoder.width=4"] if key == "set" else []  # settings are replaced one by one
     found = plan("--grid", "mine.toml", *OTHER[key], cwd=tmp_path)
     replaced = found.pop("replaced")
-    assert found == without_replaced(plan(*words, *others, *OTHER[key], cwd=tmp_path))
+    same = plan(*words, *others, *OTHER[key], cwd=tmp_path)
+    for one in (found, same):
+        (said,) = one.pop("without_effect")
+        assert f"all {NO_PAIRS}" in said
+    assert found == without_replaced(same)
     line = "--set adversary.weight=0.7 stands in place of adversary.weight=0.1,0.3 in mine.toml"
     assert replaced == ([line] if key == "set" else [])
 
