@@ -22,7 +22,7 @@ FAIRSSL = [sys.executable, "-m", "fairssl"]
 COMMANDS = {
     "list": ["list"],
     "score": ["score", "predictions.csv"],
-    "dry-run": ["bench", *TINY, "--method", "simclr", "--dry-run"],
+    "dry-run": ["bench", *TINY, "--method", "sofclr", "--dry-run"],
     "status": ["status", "runs"],
 }
 
