@@ -1,4 +1,4 @@
-"""Absolute gap in false positive rates, one of the two that ED is the mean of."""
+"""Absolute gap in false positive rates, one of ED's two gaps."""
 
 from fairssl import scoring
 from fairssl.api import Outcome, Value, metric

@@ -1048,7 +1048,7 @@ def test_the_command_calls_the_rows_of_a_published_sweep_as_its_table_does() -> 
 def test_the_command_compares(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["board", "compare", str(runs), "--paper"]) == 0
     assert "no row of" in capsys.readouterr().out
-    assert "name what to compare with" in error_of(capsys, ["board", "compare", str(runs)])
+    assert "name what to compare: --paper, or two rows" in error_of(capsys, ["board", "compare", str(runs)])
 
 
 @pytest.mark.slow
