@@ -141,7 +141,7 @@ def test_a_refused_grid_leaves_what_the_folder_held(tmp_path: Path) -> None:
 def test_without_slurm_nothing_is_written_and_a_plan_says_so(tmp_path: Path) -> None:
     out, empty = tmp_path / "runs", tmp_path / "bin"
     empty.mkdir()
-    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--method", "simclr", "--out", str(out)]
+    call = [sys.executable, "-m", "fairssl", "bench", *TINY, "--method", "sofclr", "--out", str(out)]
     env = {**os.environ, "PATH": str(empty)}
     done = subprocess.run([*call, "--executor", "slurm"], capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "srun" in done.stderr
