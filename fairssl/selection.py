@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 Setting = tuple[tuple[str, Any], ...]  # (name as --set writes it, value), by name
 Where = tuple[str, str, str, str]  # method, dataset, target, attribute
-RULES = ("paper", "accuracy", "constrained", "worst_group")
-SPELLED = ("paper", "accuracy", "constrained:K", "worst_group")
+RULES = ("paper", "accuracy", "constrained:K", "worst_group")  # as a user types them
 RATES = (1e-3, 1e-4, 1e-5)  # the learning rates of the SoFCLR paper
 BAND = 0.01  # accuracy that the paper's rule may give up
 DECIMALS = 9  # to which values are compared: fewer than the last bits of a sum, more than any test set tells apart
@@ -85,9 +84,7 @@ def choose(rule: str, trials: Sequence[Trial], reference: float | None = None) -
     among those whose ED is at most k points, the most accurate. Where none meets the condition, `paper` takes the most
     accurate and `constrained` the fairest, and the choice is flagged. Values are compared to nine decimals.
     """
-    name, _, bound = rule.partition(":")
-    if name not in RULES:
-        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, SPELLED)}")
+    name, bound = _rule(rule)
     if not trials:
         raise UserError("no trial ended well: there is nothing to choose from; --retry-failed runs them again")
 
@@ -120,6 +117,14 @@ def choose(rule: str, trials: Sequence[Trial], reference: float | None = None) -
         return chosen(best(near, gap))
     flag = f"no setting comes within 1 point of the reference's {100 * reference:.2f}; the most accurate was taken"
     return chosen(best(trials), flag)
+
+
+def _rule(rule: str) -> tuple[str, str]:
+    """The name of a rule that there is, and what stands behind its colon."""
+    name, _, bound = rule.partition(":")
+    if name not in {known.partition(":")[0] for known in RULES}:
+        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, RULES)}")
+    return name, bound
 
 
 def limit_of(rule: str) -> float:
@@ -276,9 +281,7 @@ def _check(
 ) -> None:
     if n_trials < 1:
         raise UserError(f"--trials {n_trials}: must be at least 1")
-    name = rule.partition(":")[0]
-    if name not in RULES:
-        raise UserError(f"unknown --rule {rule!r}{did_you_mean(name, SPELLED)}")
+    name, _ = _rule(rule)
     if name == "constrained":
         limit_of(rule)
     if reference is not None and name != "paper":

@@ -125,7 +125,7 @@ def _compared(
     differences: tuple[str, ...],
     other: str,
 ) -> Comparison:
-    value, scale = row.values[column.symbol], 100 if column.percent else 1
+    value, scale = row.values[column.symbol], column.scale
     ours = None if value.mean is None else value.mean * scale
     sd = None if value.sd is None else value.sd * scale
     tolerance = max(LEAST[column.percent], DEVIATIONS * math.hypot(sd or 0.0, cell.sd or 0.0))
@@ -185,7 +185,7 @@ def _deviation_of(found: Sequence[Comparison]) -> str:
 def to_markdown_comparison(found: Sequence[Comparison]) -> str:
     """A table per (dataset, target, attribute) and table of the paper's, with what is not the paper's protocol and a count
     of the verdicts."""
-    from fairssl.board.markdown import markdown_text
+    from fairssl.board.markdown import markdown_text, text_line
 
     parts = []
     places = dict.fromkeys((c.dataset, c.target, c.attribute, c.paper_table) for c in found)
@@ -202,7 +202,7 @@ def to_markdown_comparison(found: Sequence[Comparison]) -> str:
             "| Method | Metric | Ours | Seeds | Paper | Difference | Tolerance | Verdict |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
         ]
-        lines += [f"| {' | '.join(markdown_text(text) for text in _cells(c))} |" for c in here]
+        lines += [text_line(_cells(c)) for c in here]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 

@@ -151,7 +151,7 @@ def _mean(values: Mapping[int, float | None], seeds: Sequence[int], column: Colu
 
 def _printed(value: Value, column: Column) -> float | None:
     number = _number(value)
-    return None if number is None else number * (100 if column.percent else 1)
+    return None if number is None else number * column.scale
 
 
 def _number(value: Value) -> float | None:
@@ -160,7 +160,7 @@ def _number(value: Value) -> float | None:
 
 def to_markdown_tests(found: Sequence[RowTest], tables: Sequence[Table]) -> str:
     """A table per (dataset, target, attribute), with what the columns are above it."""
-    from fairssl.board.markdown import markdown_text
+    from fairssl.board.markdown import markdown_text, table_line, text_line
 
     columns = {column.symbol: column for table in tables for column in table.columns}
     parts = []
@@ -176,9 +176,9 @@ def to_markdown_tests(found: Sequence[RowTest], tables: Sequence[Table]) -> str:
             "",
             markdown_text(" ".join(_sentences(here, by_samples))),
             "",
-            f"| {' | '.join(map(markdown_text, head))} |",
-            f"| --- | {' | '.join('---:' for _ in head[1:])} |",
-            *(f"| {' | '.join(map(markdown_text, cells))} |" for cells in rows),
+            text_line(head),
+            table_line(["---", *("---:" for _ in head[1:])]),
+            *map(text_line, rows),
         ]
         reasons = {one.reason: None for one in here if one.reason}
         lines += ["", *(f"- {markdown_text(reason)}." for reason in reasons)] if reasons else []
@@ -201,7 +201,7 @@ def _sentences(found: Sequence[RowTest], by_samples: Sequence[int]) -> Iterator[
 
 def _cells(one: RowTest, column: Column) -> list[str]:
     def text(value: float | None, sign: str = "") -> str:
-        return "-" if value is None else f"{value:{sign}.{2 if column.percent else 4}f}"
+        return "-" if value is None else f"{value:{sign}.{column.digits}f}"
 
     interval = "-" if one.low is None or one.high is None else f"{text(one.low, '+')} to {text(one.high, '+')}"
     difference = text(one.difference, "+")

@@ -218,10 +218,11 @@ def _usual(rows: Sequence[Row], told: Mapping[str, set[str]]) -> tuple[dict[str,
         facts = {
             name: value for name, value in row.facts.items() if name in ("n_train", "n_val", "n_test", "n_annotated")
         }
-        told_by_images_per_step = ("train.batch_size", "train.annotated_batch_size") if row.facts.get("batches") else ()
-        for name, value in {**_settings(row), **dict(_leaves(facts))}.items():
-            if name in told_by_images_per_step:
-                continue
+        settings = _settings(row)
+        if row.facts.get("batches"):  # which stand under Images/step
+            for name in ("train.batch_size", "train.annotated_batch_size"):
+                settings.pop(name, None)
+        for name, value in {**settings, **dict(_leaves(facts))}.items():
             values.setdefault(name, Counter())[value] += 1
             owners.setdefault((name, value), []).append(row)
     usual = {name: min(found, key=lambda value: (-found[value], value)) for name, found in values.items()}
@@ -317,9 +318,9 @@ def _training(apart: Mapping[str, str], usual: Mapping[str, str], rows: Sequence
     options = ", ".join(f"{name.removeprefix('encoder.params.')}={value}" for name, value in sorted(encoder.items()))
     epochs = usual.get("train.epochs")
     sizes = {str(of.get("all", of.get("annotated"))) for row in rows if (of := row.facts.get("batches"))}
-    batch = f"batch {min(sizes)}" if len(sizes) == 1 else "batches under Images/step"
-    if not sizes:  # records that do not tell, or nothing that has ended
-        batch = f"batch {usual.get('train.batch_size', '?')}"
+    # The default: nothing has ended, or the records do not tell.
+    one = min(sizes, default=usual.get("train.batch_size", "?"))
+    batch = "batches under Images/step" if len(sizes) > 1 else f"batch {one}"
     trained = [
         f"{usual.get('encoder.name', 'unknown')}{f' ({options})' if options else ''}",
         f"{apart.get('image_size', '?')} px",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairssl.board.files import open_source, read_manifest, sha256
-from fairssl.board.markdown import markdown_text
+from fairssl.board.markdown import markdown_text, table_line
 from fairssl.store.files import whole_file
 from fairssl.types import UserError
 
@@ -42,7 +42,7 @@ def index_of(folder: Path) -> str:
             f"{folder} holds no boards; make one below it: fairssl board build RUNS_DIR --out {folder / 'NAME'}"
         )
     lines += ["| Board | Grid | Tables | Runs | Metrics | Files |", "| --- | --- | --- | ---: | --- | --- |"]
-    lines += [f"| {' | '.join(_line(board))} |" for board in boards]
+    lines += [table_line(_line(board)) for board in boards]
     return "\n".join(lines) + "\n"
 
 

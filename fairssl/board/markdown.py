@@ -16,18 +16,25 @@ def to_markdown(*tables: Table) -> str:
 def grid(table: Table) -> str:
     """The table alone."""
 
-    def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cells)} |"
-
     rule = ["---", *("---:" for _ in table.columns), *("---" for _ in TAIL[1:]), "---:"]
     rows = (
-        line(
+        table_line(
             f"**{markdown_text(cell.text)}**{' °' if cell.dim else ''}" if cell.bold else markdown_text(cell.signed)
             for cell in row
         )
         for row in table.body
     )
-    return "\n".join([line(map(markdown_text, table.head)), line(rule), *rows])
+    return "\n".join([text_line(table.head), table_line(rule), *rows])
+
+
+def table_line(cells: Iterable[str]) -> str:
+    """A line of a Markdown table, of cells that are Markdown already."""
+    return f"| {' | '.join(cells)} |"
+
+
+def text_line(cells: Iterable[str]) -> str:
+    """The same of plain text, which cannot break the table."""
+    return table_line(map(markdown_text, cells))
 
 
 def _one_markdown(table: Table) -> str:

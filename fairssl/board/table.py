@@ -40,8 +40,18 @@ class Column:
     def arrow(self) -> str:
         return "↑" if self.better == "higher" else "↓"
 
+    @property
+    def scale(self) -> int:
+        """By what a fraction is multiplied where it is printed."""
+        return 100 if self.percent else 1
+
+    @property
+    def digits(self) -> int:
+        """How many stand behind the point."""
+        return 2 if self.percent else 4
+
     def show(self, value: float) -> str:
-        return f"{value * 100:.2f}" if self.percent else f"{value:.4f}"
+        return f"{value * self.scale:.{self.digits}f}"
 
 
 # Balanced accuracy of a fresh classifier that looks for the group in the frozen features, a linear one and a perceptron.

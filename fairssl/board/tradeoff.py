@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairssl.board.markdown import markdown_text
+from fairssl.board.markdown import markdown_text, text_line
 from fairssl.board.table import DOES_NOT_COMPETE, Column, Row, Table
 from fairssl.scoring.statistics import SeedSummary
 from fairssl.scoring.tradeoff import BestWithin, Point, best_within, hypervolume_over_seeds, pareto_front
@@ -126,6 +126,6 @@ def to_tradeoff_markdown(*tables: Table) -> str:
                 f"| {gap} at most | Method | {one.accuracy.heading} | {gap} |",
                 "| ---: | --- | ---: | ---: |",
             ]
-            lines += [f"| {' | '.join(markdown_text(text) for text in row)} |" for row in best_rows_of(one)]
+            lines += map(text_line, best_rows_of(one))
             parts.append("\n".join(lines) + "\n")
     return "\n".join(parts) or "No table has two complete rows.\n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -129,7 +131,7 @@ def compare(
         return
     found = compare_with_paper(tables_of(board))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        _echo_json(found)
     elif found:
         typer.echo(to_markdown_comparison(found), nl=False)
     else:
@@ -180,6 +182,11 @@ def add(
         typer.echo(f"not taken: {key} failed there and ended well in {runs}")
 
 
+def _echo_json(found: Iterable[Any]) -> None:
+    """A list of dataclasses as JSON."""
+    typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+
+
 def _compare_rows(board: Path, names: list[str], samples: int, as_json: bool) -> None:
     from fairssl.board.between_rows import compare_rows, to_markdown_tests
     from fairssl.board.load import predictions_of, tables_of
@@ -189,7 +196,7 @@ def _compare_rows(board: Path, names: list[str], samples: int, as_json: bool) ->
     with reporter() as log:
         found = compare_rows(tables, names, predictions_of(board), samples, log.stage)
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        _echo_json(found)
     else:
         typer.echo(to_markdown_tests(found, tables), nl=False)
 

@@ -111,13 +111,12 @@ def weight_of(row: Row) -> float | None:
 
 
 def _printed(value: SeedStats, column: Column) -> float:
-    return (value.mean or 0.0) * (100 if column.percent else 1)
+    return (value.mean or 0.0) * column.scale
 
 
 def _errors(values: Sequence[SeedStats], column: Column) -> list[list[float]]:
     """Distances to the ends of the intervals, or the standard deviation where there is none."""
-    scale = 100 if column.percent else 1
-    low, high = [], []
+    scale, low, high = column.scale, [], []
     for v in values:
         mean, spread = v.mean or 0.0, v.sd or 0.0
         low.append(scale * (spread if v.low is None else max(0.0, mean - v.low)))

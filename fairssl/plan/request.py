@@ -65,9 +65,13 @@ class Request:
             return f"--grid {self.files[name]}: {'set' if name == 'assignments' else name}"
         return _flag(name)
 
-    def said(self, name: str, value: object = None) -> str:
-        """The same with its value, or another: `--seeds 0`, or `--grid mine.toml: seeds = 0`."""
-        return f"{self.called(name)}{' =' * (name in self.files)} {getattr(self, name) if value is None else value}"
+    def before_value(self, name: str) -> str:
+        """The same up to the value: `--seeds `, or `--grid mine.toml: seeds = `."""
+        return f"{self.called(name)}{' =' * (name in self.files)} "
+
+    def said(self, name: str) -> str:
+        """The same with its value: `--seeds 0`, or `--grid mine.toml: seeds = 0`."""
+        return f"{self.before_value(name)}{getattr(self, name)}"
 
     def beside(self, name: str, other: str) -> str:
         """What to call another field that must be said with this one, where it is not said: in the same file, or a flag."""

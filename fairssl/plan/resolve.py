@@ -215,7 +215,8 @@ def resolve(
                 unread = unread_in_train(one.spec, train)
                 one.unread["train"] = one.unread.get("train", unread) & unread
                 train = without(train, unread)
-                trains[home, text] = _with_equal_views(train, one.spec) if request.equal_views else train
+                equal_views = request.equal_views and "batch_size" not in unread
+                trains[home, text] = _with_equal_views(train, one.spec) if equal_views else train
             for seed in request.seed_list or seeds_up_to(card.defaults.seeds):
                 spec = RunSpec(
                     method=one.spec,
@@ -270,7 +271,7 @@ def _flags(request: Request, composed: Mapping[str, _Composed], runs: Sequence[R
         "pairs": any(run.spec.pairs is not None for run in runs),
     }
     return {
-        name: Setting([str(getattr(request, name))], list(composed), read, request.said(name, ""))
+        name: Setting([str(getattr(request, name))], list(composed), read, request.before_value(name))
         for name, read in is_read.items()
         if getattr(request, name) is not None
     }
@@ -449,7 +450,7 @@ def _with_equal_views(train: TrainConfig, method: MethodSpec) -> TrainConfig:
     heads = [head for head in (kinds.heads.get(head.name) for head in method.heads) if head.streams]
     n_views = max(part.n_views for part in (kinds.objectives.get(method.objective.name), *heads))
     wanted = 2 * (train.batch_size + (train.annotated_batch_size or train.batch_size))
-    if not kinds.objectives.get(method.objective.name).trains or (len(method.streams) == 2 and n_views == 2):
+    if len(method.streams) == 2 and n_views == 2:
         return train
     n_images = wanted // (n_views * len(method.streams))
     return train.model_copy(update={"batch_size": n_images, "annotated_batch_size": 0})

@@ -326,8 +326,11 @@ def score_outcome(
             f"all {len(outcome.score)} predictions are class {only}: gaps of decisions are 0 for that reason",
         ]
     if len(outcome.groups) == 2 and (pairs is not None or ordered is not None):
-        said = "pairs" if ordered is None else "ordered" if pairs is None else "pairs and ordered"
-        notes = [*notes, f"two groups are one pair: {said} ha{'ve' if ' and ' in said else 's'} no effect"]
+        said = [name for name, value in (("pairs", pairs), ("ordered", ordered)) if value is not None]
+        notes = [
+            *notes,
+            f"two groups are one pair: {' and '.join(said)} {'has' if len(said) == 1 else 'have'} no effect",
+        ]
     return Scores(
         outcome,
         evaluate(outcome, **how),
